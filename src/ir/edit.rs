@@ -1,0 +1,477 @@
+//! How is a program changed? Edits are queued against a frozen program, then committed once.
+//!
+//! An edit names places by op, never by position, so queueing costs the edit alone and the
+//! commit merges each touched block in one linear sweep. Two commits of equal queues give equal
+//! programs. Edits of one anchor apply in the order in which they were queued.
+
+use crate::ir::{Attr, AttrListId, BlockId, DType, Entity, OpId, Origin, OriginId, Program, SlotData, VarDef, VarId};
+use crate::names::{Name, Symbol};
+use rustc_hash::FxHashMap;
+
+/// Where an op goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum At {
+    /// directly before this op
+    Before(OpId),
+    /// directly after this op
+    After(OpId),
+    /// at the start of a block
+    Start(BlockId),
+    /// at the end of a block
+    End(BlockId),
+}
+
+/// An op to be inserted: slots and attributes by value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewOp {
+    /// what it does
+    pub kind: Symbol,
+    /// input slots
+    pub inputs: Vec<(Symbol, Vec<Name>)>,
+    /// output slots
+    pub outputs: Vec<(Symbol, Vec<Name>)>,
+    /// attributes
+    pub attrs: Vec<Attr>,
+}
+
+impl NewOp {
+    /// An op of a kind, without slots and attributes.
+    pub fn new(kind: Symbol) -> Self {
+        NewOp { kind, inputs: Vec::new(), outputs: Vec::new(), attrs: Vec::new() }
+    }
+
+    /// The same with one more input slot.
+    #[must_use]
+    pub fn input(mut self, slot: Symbol, args: impl Into<Vec<Name>>) -> Self {
+        self.inputs.push((slot, args.into()));
+        self
+    }
+
+    /// The same with one more output slot.
+    #[must_use]
+    pub fn output(mut self, slot: Symbol, args: impl Into<Vec<Name>>) -> Self {
+        self.outputs.push((slot, args.into()));
+        self
+    }
+
+    /// The same with one more attribute.
+    #[must_use]
+    pub fn attr(mut self, name: Symbol, value: impl Into<crate::ir::AttrValue>) -> Self {
+        self.attrs.push(Attr::new(name, value));
+        self
+    }
+
+    /// A copy of an op of the program, to be changed and inserted elsewhere.
+    pub fn copy_of(program: &Program, op: OpId) -> Self {
+        let op = program.op(op);
+        NewOp {
+            kind: op.kind(),
+            inputs: op.inputs().map(|s| (s.name, s.args.to_vec())).collect(),
+            outputs: op.outputs().map(|s| (s.name, s.args.to_vec())).collect(),
+            attrs: op.attrs().to_vec(),
+        }
+    }
+}
+
+/// One change, as a report tells it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EditNote {
+    /// an op was inserted, and why
+    Inserted(OpId, String),
+    /// an op was moved, and why
+    Moved(OpId, String),
+    /// an op was removed, and why
+    Removed(OpId, String),
+    /// an op's slots or attributes were changed, and why
+    Changed(OpId, String),
+    /// a variable was declared or its declaration changed
+    Declared(VarId, String),
+}
+
+/// What a commit did: the statistics, "changed?" and provenance of a pass.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct EditSummary {
+    /// ops inserted
+    pub inserted: usize,
+    /// ops moved
+    pub moved: usize,
+    /// ops removed
+    pub removed: usize,
+    /// ops whose slots or attributes changed
+    pub changed_ops: usize,
+    /// declarations added or changed
+    pub declared: usize,
+    /// each change with its reason, in the order in which they were queued
+    pub notes: Vec<EditNote>,
+}
+
+impl EditSummary {
+    /// Whether anything changed.
+    pub fn changed(&self) -> bool {
+        self.inserted + self.moved + self.removed + self.changed_ops + self.declared > 0
+    }
+
+    /// Adds what a later commit did.
+    pub fn merge(&mut self, other: EditSummary) {
+        self.inserted += other.inserted;
+        self.moved += other.moved;
+        self.removed += other.removed;
+        self.changed_ops += other.changed_ops;
+        self.declared += other.declared;
+        self.notes.extend(other.notes);
+    }
+}
+
+enum Change {
+    Insert { place: At, op: NewOp, why: String },
+    Move { op: OpId, place: At, why: String },
+    Remove { op: OpId, why: String },
+    SetSlots { op: OpId, inputs: Vec<(Symbol, Vec<Name>)>, outputs: Vec<(Symbol, Vec<Name>)>, why: String },
+    ReplaceArg { op: OpId, from: Name, to: Name, inputs: bool, outputs: bool, why: String },
+    SetAttr { op: OpId, attr: Attr, why: String },
+    Declare { block: BlockId, def: VarDef, anchor: OriginId, why: String },
+    SetDType { var: VarId, dtype: DType, why: String },
+}
+
+/// A queue of changes to one program.
+#[derive(Default)]
+pub struct Edit {
+    changes: Vec<Change>,
+}
+
+impl Edit {
+    /// An empty queue.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether nothing is queued.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Number of queued changes.
+    pub fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Inserts an op.
+    pub fn insert(&mut self, place: At, op: NewOp, why: impl Into<String>) {
+        self.changes.push(Change::Insert { place, op, why: why.into() });
+    }
+
+    /// Moves an op, also from one block to another of the same section.
+    pub fn relocate(&mut self, op: OpId, place: At, why: impl Into<String>) {
+        self.changes.push(Change::Move { op, place, why: why.into() });
+    }
+
+    /// Removes an op.
+    pub fn remove(&mut self, op: OpId, why: impl Into<String>) {
+        self.changes.push(Change::Remove { op, why: why.into() });
+    }
+
+    /// Replaces all slots of an op.
+    pub fn set_slots(
+        &mut self,
+        op: OpId,
+        inputs: Vec<(Symbol, Vec<Name>)>,
+        outputs: Vec<(Symbol, Vec<Name>)>,
+        why: impl Into<String>,
+    ) {
+        self.changes.push(Change::SetSlots { op, inputs, outputs, why: why.into() });
+    }
+
+    /// Replaces a name among an op's inputs.
+    pub fn replace_input(&mut self, op: OpId, from: Name, to: Name, why: impl Into<String>) {
+        self.changes.push(Change::ReplaceArg { op, from, to, inputs: true, outputs: false, why: why.into() });
+    }
+
+    /// Replaces a name among an op's outputs.
+    pub fn replace_output(&mut self, op: OpId, from: Name, to: Name, why: impl Into<String>) {
+        self.changes.push(Change::ReplaceArg { op, from, to, inputs: false, outputs: true, why: why.into() });
+    }
+
+    /// Sets an attribute, in place when it exists, else at the end.
+    pub fn set_attr(&mut self, op: OpId, attr: Attr, why: impl Into<String>) {
+        self.changes.push(Change::SetAttr { op, attr, why: why.into() });
+    }
+
+    /// Declares a variable; `anchor` is the origin from which it derives.
+    pub fn declare(&mut self, block: BlockId, def: VarDef, anchor: OriginId, why: impl Into<String>) {
+        self.changes.push(Change::Declare { block, def, anchor, why: why.into() });
+    }
+
+    /// Changes a declaration's element type.
+    pub fn set_dtype(&mut self, var: VarId, dtype: DType, why: impl Into<String>) {
+        self.changes.push(Change::SetDType { var, dtype, why: why.into() });
+    }
+
+    /// Carries the queue out as the work of `pass`.
+    ///
+    /// Panics when a place names a removed op or an op of no block: that is a fault of the pass.
+    pub fn commit(self, program: &mut Program, pass: &str) -> EditSummary {
+        let mut summary = EditSummary::default();
+        if self.changes.is_empty() {
+            return summary;
+        }
+        let pass = program.symbol(pass);
+        let mut order = Order::default();
+        for change in self.changes {
+            match change {
+                Change::Insert { place, op, why } => {
+                    let id = make_op(program, place, op, pass);
+                    order.put(program, place, id);
+                    summary.inserted += 1;
+                    summary.notes.push(EditNote::Inserted(id, why));
+                }
+                Change::Move { op, place, why } => {
+                    order.take(program, op);
+                    order.put(program, place, op);
+                    let block = block_of(program, place);
+                    program.ops[op].block = block;
+                    summary.moved += 1;
+                    summary.notes.push(EditNote::Moved(op, why));
+                }
+                Change::Remove { op, why } => {
+                    order.take(program, op);
+                    order.removed.push(op);
+                    summary.removed += 1;
+                    summary.notes.push(EditNote::Removed(op, why));
+                }
+                Change::SetSlots { op, inputs, outputs, why } => {
+                    set_slots(program, op, &inputs, &outputs);
+                    note_changed(program, &mut summary, op, why);
+                }
+                Change::ReplaceArg { op, from, to, inputs, outputs, why } => {
+                    if replace_arg(program, op, from, to, inputs, outputs) {
+                        note_changed(program, &mut summary, op, why);
+                    }
+                }
+                Change::SetAttr { op, attr, why } => {
+                    if set_attr(program, op, attr) {
+                        note_changed(program, &mut summary, op, why);
+                    }
+                }
+                Change::Declare { block, def, anchor, why } => {
+                    let origin = program.push_origin(Origin::Derived { pass, from: anchor });
+                    let id = program.push_var(block, &def, origin);
+                    touch(program, block);
+                    summary.declared += 1;
+                    summary.notes.push(EditNote::Declared(id, why));
+                }
+                Change::SetDType { var, dtype, why } => {
+                    if program.vars[var].dtype != dtype {
+                        program.vars[var].dtype = dtype;
+                        program.drop_verbatim(Entity::Var(var));
+                        touch(program, program.vars[var].block);
+                        summary.declared += 1;
+                        summary.notes.push(EditNote::Declared(var, why));
+                    }
+                }
+            }
+        }
+        order.merge(program);
+        summary
+    }
+}
+
+/// The whole file no longer stands as it was.
+fn touch(program: &mut Program, block: BlockId) {
+    let section = program.blocks[block].section;
+    program.drop_verbatim(Entity::Block(block));
+    program.drop_verbatim(Entity::Section(section));
+}
+
+fn note_changed(program: &mut Program, summary: &mut EditSummary, op: OpId, why: String) {
+    program.drop_verbatim(Entity::Op(op));
+    touch(program, program.ops[op].block);
+    summary.changed_ops += 1;
+    summary.notes.push(EditNote::Changed(op, why));
+}
+
+fn block_of(program: &Program, place: At) -> BlockId {
+    match place {
+        At::Before(op) | At::After(op) => program.ops[op].block,
+        At::Start(block) | At::End(block) => block,
+    }
+}
+
+fn make_op(program: &mut Program, place: At, op: NewOp, pass: Symbol) -> OpId {
+    let block = block_of(program, place);
+    let from = match place {
+        At::Before(anchor) | At::After(anchor) => program.ops[anchor].origin,
+        At::Start(_) | At::End(_) => program.push_origin(Origin::Built { tag: 0 }),
+    };
+    let origin = program.push_origin(Origin::Derived { pass, from });
+    let attrs = program.intern_attrs(op.attrs);
+    let id = program.push_op_row(block, op.kind, attrs, origin);
+    for (slot, args) in op.inputs {
+        program.push_input(id, slot, args);
+    }
+    for (slot, args) in op.outputs {
+        program.push_output(id, slot, args);
+    }
+    id
+}
+
+fn set_slots(program: &mut Program, op: OpId, inputs: &[(Symbol, Vec<Name>)], outputs: &[(Symbol, Vec<Name>)]) {
+    let start = u32::try_from(program.slots.len()).expect("more than 2^32 slots");
+    for (slot, args) in inputs.iter().chain(outputs) {
+        let at = program.args.len() as u32;
+        program.args.extend_from_slice(args);
+        program.slots.push(SlotData { name: *slot, start: at, len: args.len() as u32 });
+    }
+    let d = &mut program.ops[op];
+    d.slots = start;
+    d.inputs = u16::try_from(inputs.len()).expect("more than 65,535 input slots");
+    d.outputs = u16::try_from(outputs.len()).expect("more than 65,535 output slots");
+}
+
+fn replace_arg(program: &mut Program, op: OpId, from: Name, to: Name, inputs: bool, outputs: bool) -> bool {
+    let d = program.ops[op];
+    let first = d.slots as usize + if inputs { 0 } else { d.inputs as usize };
+    let last = d.slots as usize + d.inputs as usize + if outputs { d.outputs as usize } else { 0 };
+    let mut hit = false;
+    for slot in first..last {
+        let SlotData { start, len, .. } = program.slots[slot];
+        for arg in &mut program.args[start as usize..start as usize + len as usize] {
+            if *arg == from {
+                *arg = to;
+                hit = true;
+            }
+        }
+    }
+    hit && from != to
+}
+
+fn set_attr(program: &mut Program, op: OpId, attr: Attr) -> bool {
+    let old: AttrListId = program.ops[op].attrs;
+    let mut attrs = program.attr_list(old).to_vec();
+    match attrs.iter_mut().find(|a| a.name == attr.name) {
+        Some(a) if a.value == attr.value => return false,
+        Some(a) => *a = attr,
+        None => attrs.push(attr),
+    }
+    let new = program.intern_attrs(attrs);
+    program.ops[op].attrs = new;
+    true
+}
+
+/// What changes in the order of ops, by anchor.
+#[derive(Default)]
+struct Order {
+    before: FxHashMap<OpId, Vec<OpId>>,
+    after: FxHashMap<OpId, Vec<OpId>>,
+    start: FxHashMap<BlockId, Vec<OpId>>,
+    end: FxHashMap<BlockId, Vec<OpId>>,
+    /// ops that leave their old place; a moved op may also be an anchor at its new one
+    taken: FxHashMap<OpId, BlockId>,
+    removed: Vec<OpId>,
+    blocks: Vec<BlockId>,
+}
+
+impl Order {
+    fn put(&mut self, program: &mut Program, place: At, op: OpId) {
+        let block = block_of(program, place);
+        self.blocks.push(block);
+        match place {
+            At::Before(at) => self.before.entry(at).or_default().push(op),
+            At::After(at) => self.after.entry(at).or_default().push(op),
+            At::Start(b) => self.start.entry(b).or_default().push(op),
+            At::End(b) => self.end.entry(b).or_default().push(op),
+        }
+    }
+
+    fn take(&mut self, program: &mut Program, op: OpId) {
+        let block = program.ops[op].block;
+        self.blocks.push(block);
+        let twice = self.taken.insert(op, block);
+        assert!(twice.is_none(), "an op is moved or removed twice in one edit");
+        assert!(
+            !self.before.contains_key(&op) && !self.after.contains_key(&op),
+            "an anchor is moved or removed in the same edit"
+        );
+    }
+
+    fn merge(mut self, program: &mut Program) {
+        self.blocks.sort_unstable();
+        self.blocks.dedup();
+        for &op in &self.removed {
+            program.ops[op].removed = true;
+            program.drop_verbatim(Entity::Op(op));
+        }
+        for block in std::mem::take(&mut self.blocks) {
+            let old = std::mem::take(&mut program.blocks[block].ops);
+            let mut new = Vec::with_capacity(old.len() + 16);
+            new.extend(self.start.remove(&block).unwrap_or_default());
+            for op in old {
+                if self.taken.contains_key(&op) {
+                    continue;
+                }
+                self.place(op, &mut new);
+            }
+            new.extend(self.end.remove(&block).unwrap_or_default());
+            program.blocks[block].ops = new;
+            touch(program, block);
+        }
+        assert!(self.before.is_empty() && self.after.is_empty(), "an edit names an anchor that is in no block");
+    }
+
+    fn place(&mut self, op: OpId, new: &mut Vec<OpId>) {
+        if !self.before.is_empty() {
+            new.extend(self.before.remove(&op).unwrap_or_default());
+        }
+        new.push(op);
+        if !self.after.is_empty() {
+            new.extend(self.after.remove(&op).unwrap_or_default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::Section;
+    use crate::names::sym;
+
+    fn program(n: usize) -> (Program, BlockId) {
+        let mut p = Program::new();
+        let b = p.push_block(Section::Main, -1, None);
+        let attrs = p.intern_attrs(Vec::new());
+        for i in 0..n {
+            let origin = p.push_origin(Origin::Built { tag: i as u32 });
+            p.push_op(b, sym::ASSIGN, attrs, origin);
+        }
+        (p, b)
+    }
+
+    #[test]
+    fn edits_apply_in_queue_order_around_their_anchor() {
+        let (mut p, b) = program(3);
+        let ids: Vec<_> = p.block(b).ops.clone();
+        let mut e = Edit::new();
+        e.insert(At::Before(ids[1]), NewOp::new(sym::CAST), "a");
+        e.insert(At::Before(ids[1]), NewOp::new(sym::LOAD), "b");
+        e.insert(At::After(ids[1]), NewOp::new(sym::SAVE), "c");
+        e.insert(At::Start(b), NewOp::new(sym::FEED), "d");
+        e.relocate(ids[0], At::End(b), "e");
+        e.remove(ids[2], "f");
+        let s = e.commit(&mut p, "test");
+        let kinds: Vec<_> = p.ops(b).map(|o| o.kind_str()).collect();
+        assert_eq!(kinds, ["feed", "cast", "load", "assign", "save", "assign"]);
+        assert_eq!((s.inserted, s.moved, s.removed), (4, 1, 1));
+        assert!(p.ops[ids[2]].removed);
+    }
+
+    #[test]
+    fn setting_an_equal_attribute_is_no_change() {
+        let (mut p, b) = program(1);
+        let op = p.block(b).ops[0];
+        let mut e = Edit::new();
+        e.set_attr(op, Attr::new(sym::DTYPE, 5), "x");
+        assert!(e.commit(&mut p, "t").changed());
+        let mut e = Edit::new();
+        e.set_attr(op, Attr::new(sym::DTYPE, 5), "x");
+        assert!(!e.commit(&mut p, "t").changed());
+    }
+}

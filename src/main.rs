@@ -1,0 +1,2 @@
+//! Where does the command-line tool start?
+fn main() {}

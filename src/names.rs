@@ -1,0 +1,160 @@
+//! How are strings held? Interned once; everything else compares `u32`s.
+//!
+//! Two spaces: [`Name`] for variables (a name is a storage cell of the scope) and [`Symbol`]
+//! for the small vocabulary of op kinds, slots and attributes. Symbols that the crate itself
+//! speaks of are interned first, in a fixed order, so that they are constants in [`sym`].
+
+use crate::entity::{EntityId, entity};
+use hashbrown::HashTable;
+use std::hash::Hasher;
+use std::marker::PhantomData;
+
+entity! {
+    /// An interned variable name. Startup and main share one space: equal names are one storage cell.
+    Name, "name"
+}
+entity! {
+    /// An interned op kind, slot name or attribute name.
+    Symbol, "sym"
+}
+
+/// Strings by dense id, each stored once.
+#[derive(Clone)]
+pub struct Interner<K> {
+    text: String,
+    ends: Vec<u32>,
+    table: HashTable<(u32, u32)>,
+    key: PhantomData<fn(K) -> K>,
+}
+
+fn hash(text: &str) -> u32 {
+    let mut h = rustc_hash::FxHasher::default();
+    h.write(text.as_bytes());
+    let h = h.finish();
+    (h ^ (h >> 32)) as u32
+}
+
+#[inline]
+fn spread(h: u32) -> u64 {
+    // hashbrown takes the bucket from the low bits and the tag from the top ones.
+    (u64::from(h)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+impl<K: EntityId> Interner<K> {
+    /// An empty interner.
+    pub fn new() -> Self {
+        Interner { text: String::new(), ends: Vec::new(), table: HashTable::new(), key: PhantomData }
+    }
+
+    /// The id of `text`, made on first use. Panics when all strings together exceed 4 GiB
+    /// (readers refuse larger inputs before this point).
+    pub fn intern(&mut self, text: &str) -> K {
+        let h = hash(text);
+        if let Some(&(_, id)) = self.table.find(spread(h), |&(eh, id)| eh == h && self.text_of(id as usize) == text) {
+            return K::from_index(id as usize);
+        }
+        let id = K::from_index(self.ends.len());
+        self.text.push_str(text);
+        self.ends.push(u32::try_from(self.text.len()).expect("more than 4 GiB of names"));
+        self.table.insert_unique(spread(h), (h, id.index() as u32), |&(eh, _)| spread(eh));
+        id
+    }
+
+    /// The id of `text` if it was interned.
+    pub fn lookup(&self, text: &str) -> Option<K> {
+        let h = hash(text);
+        self.table
+            .find(spread(h), |&(eh, id)| eh == h && self.text_of(id as usize) == text)
+            .map(|&(_, id)| K::from_index(id as usize))
+    }
+
+    #[inline]
+    fn text_of(&self, index: usize) -> &str {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
+        &self.text[start..self.ends[index] as usize]
+    }
+
+    /// The string of `id`.
+    #[inline]
+    pub fn get(&self, id: K) -> &str {
+        self.text_of(id.index())
+    }
+
+    /// Number of strings.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether nothing was interned.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// All ids with their strings, in order of first use.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &str)> {
+        (0..self.ends.len()).map(|i| (K::from_index(i), self.text_of(i)))
+    }
+}
+
+impl<K: EntityId> Default for Interner<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+macro_rules! known {
+    ($($ident:ident = $text:literal),* $(,)?) => {
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        #[repr(u32)]
+        enum Known { $($ident),* }
+
+        /// The symbols that the crate itself speaks of.
+        #[allow(missing_docs)]
+        pub mod sym {
+            use super::{Known, Symbol};
+            $(pub const $ident: Symbol = Symbol(Known::$ident as u32);)*
+        }
+
+        const KNOWN: &[&str] = &[$($text),*];
+    };
+}
+
+known! {
+    // slots
+    X = "X", Y = "Y", OUT = "Out", PARAM = "Param", PARAM_OUT = "ParamOut", GRAD = "Grad",
+    MASTER_PARAM = "MasterParam", MASTER_PARAM_OUT = "MasterParamOut", MASTER_OF = "MasterOf",
+    LEARNING_RATE = "LearningRate", SKIP_UPDATE = "SkipUpdate", COND = "Cond", CONDITION = "Condition",
+    INPUT = "Input", SCOPE = "Scope", STEP_SCOPES = "StepScopes", INPUTS = "Inputs",
+    // op kinds
+    LOAD = "load", LOAD_COMBINE = "load_combine", SAVE = "save", SAVE_COMBINE = "save_combine",
+    CAST = "cast", ASSIGN = "assign", AMP_INIT = "amp_init", RESYNC = "resync",
+    FILL_CONSTANT = "fill_constant", UNIFORM_RANDOM = "uniform_random", WHILE = "while",
+    CONDITIONAL_BLOCK = "conditional_block", FEED = "feed", FETCH = "fetch",
+    // attributes
+    IN_DTYPE = "in_dtype", OUT_DTYPE = "out_dtype", DTYPE = "dtype", SHAPE = "shape",
+    FILE_PATH = "file_path", KEYS = "keys", STORED_DTYPES = "stored_dtypes", PINNED = "pinned",
+    OP_ROLE = "op_role", OP_ROLE_VAR = "op_role_var", OP_DEVICE = "op_device",
+    OP_NAMESCOPE = "op_namescope", OP_CALLSTACK = "op_callstack", SUB_BLOCK = "sub_block",
+    MULTI_PRECISION = "multi_precision", REWRITE_MASTER = "rewrite_master", DIRECTION = "direction",
+    ON_CONFLICT = "on_conflict", VALUE = "value", STR_VALUE = "str_value", WITH_QUANT_ATTR = "with_quant_attr",
+}
+
+/// The interner of op kinds, slots and attribute names; [`sym`] holds at fixed ids.
+pub type Symbols = Interner<Symbol>;
+/// The interner of variable names.
+pub type Names = Interner<Name>;
+
+/// A fresh symbol interner in which the constants of [`sym`] hold.
+pub(crate) fn symbols() -> Symbols {
+    use std::sync::OnceLock;
+    static BASE: OnceLock<Symbols> = OnceLock::new();
+    BASE.get_or_init(|| {
+        let mut s = Symbols::new();
+        for (i, text) in KNOWN.iter().enumerate() {
+            let id = s.intern(text);
+            assert_eq!(id.index(), i, "symbol {text} listed twice");
+        }
+        s
+    })
+    .clone()
+}

@@ -1,0 +1,3 @@
+//! How do Paddle's own files become a program, and back? One front end a format.
+
+pub mod proto;
