@@ -5,7 +5,7 @@
 
 use super::lexer::{Lexer, Tok, Token};
 use super::number::{Number, parse_hex, parse_number};
-use super::printer::{FLAG_WORDS, KIND_WORDS, NO_DTYPE, plain_lod};
+use super::printer::{FLAG_WORDS, NO_DTYPE, kind_of_word, plain_lod};
 use crate::diag::{Code, Diagnostic, Diagnostics, Place};
 use crate::ir::{
     Attr, BlockId, DType, Entity, Extra, OpId, Origin, OriginId, Program, Section, VarDef, VarFlag, VarFlags, VarKind,
@@ -190,7 +190,7 @@ impl<'s> Parser<'s> {
                 Ok(v) => Ok(v),
                 Err(_) => self.fail(format!("{what} does not fit in {} bits", 8 * size_of::<T>()), range),
             },
-            _ => self.fail(format!("expected {what}"), range),
+            _ => self.fail(format!("expected {what}, which is an integer without suffix"), range),
         }
     }
 
@@ -485,7 +485,7 @@ impl<'s> Parser<'s> {
     fn var_type(&mut self) -> Parsed<(VarKind, DType, Vec<i64>)> {
         let mut kind = None;
         if let Tok::Word(word) = self.tok.tok {
-            kind = KIND_WORDS.iter().find(|(_, w)| *w == word).map(|(k, _)| *k);
+            kind = kind_of_word(word);
             if kind.is_some() {
                 self.bump();
             } else if self.eat_word("kind") {

@@ -14,7 +14,7 @@ pub fn print(program: &Program) -> String {
     let mut p = Printer::new(program);
     p.out.push_str("program {\n");
     for section in Section::ALL {
-        if !p.is_blank(section) {
+        if !program.is_blank(section) {
             p.section(section, 1);
         }
     }
@@ -44,12 +44,17 @@ pub fn print_var(program: &Program, var: VarId) -> String {
 }
 
 /// The word for a kind of variable, `None` when it is written by number.
-pub(super) fn kind_word(kind: VarKind) -> Option<&'static str> {
+pub(crate) fn kind_word(kind: VarKind) -> Option<&'static str> {
     KIND_WORDS.iter().find(|(k, _)| *k == kind).map(|(_, w)| *w)
 }
 
+/// The kind of a word.
+pub(crate) fn kind_of_word(word: &str) -> Option<VarKind> {
+    KIND_WORDS.iter().find(|(_, w)| *w == word).map(|(k, _)| *k)
+}
+
 /// Words for the kinds of variables.
-pub(super) const KIND_WORDS: &[(VarKind, &str)] = &[
+const KIND_WORDS: &[(VarKind, &str)] = &[
     (VarKind::LOD_TENSOR, "lod_tensor"),
     (VarKind::SELECTED_ROWS, "selected_rows"),
     (VarKind::FEED_MINIBATCH, "feed_minibatch"),
@@ -84,14 +89,6 @@ struct Printer<'p> {
 impl<'p> Printer<'p> {
     fn new(program: &'p Program) -> Self {
         Printer { program, out: String::new() }
-    }
-
-    fn is_blank(&self, section: Section) -> bool {
-        let s = self.program.section(section);
-        s.blocks.is_empty()
-            && s.version.is_none()
-            && s.op_versions.is_none()
-            && self.program.extra(Entity::Section(section)).is_none()
     }
 
     fn indent(&mut self, level: usize) {

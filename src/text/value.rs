@@ -211,7 +211,13 @@ impl Parser<'_> {
             let item = p.item()?;
             let list = list.get_or_insert_with(|| List::for_item(&item));
             let (kind, wanted) = (item.kind(), list.kind());
-            if list.push(item) { Ok(()) } else { p.fail(format!("expected {wanted}, found {kind}"), range) }
+            if list.push(item) {
+                Ok(())
+            } else if kind == wanted {
+                p.fail("this does not fit in 32 bits; 64-bit integers are written `longs[…]`", range)
+            } else {
+                p.fail(format!("expected {wanted}, found {kind}"), range)
+            }
         })?;
         Ok(match list {
             None => AttrValue::Ints(Box::default()),
