@@ -20,7 +20,7 @@ pub use attr::{Attr, AttrValue, F32, F64, Scalar};
 pub use build::{OpBuild, ProgramBuilder, SectionBuilder};
 pub use dtype::DType;
 pub use edit::{At, Edit, EditNote, EditSummary, NewOp};
-pub use json::{JSON_VERSION, JsonError};
+pub use json::{JSON_VERSION, JsonError, MAX_JSON};
 pub use op::{AttrListId, OpData, OpId, OpRef, Slot, SlotData};
 pub use origin::{Origin, OriginId};
 pub use role::Role;
@@ -349,6 +349,15 @@ impl Program {
     /// Whether a section has no op and no declaration.
     pub fn is_empty(&self, section: Section) -> bool {
         self.section_blocks(section).all(|b| self.block(b).ops.is_empty() && self.block(b).vars.is_empty())
+    }
+
+    /// Whether a section holds nothing at all: no block, no version, no kept bytes.
+    pub(crate) fn is_blank(&self, section: Section) -> bool {
+        let SectionData { blocks, version, op_versions } = self.section(section);
+        blocks.is_empty()
+            && version.is_none()
+            && op_versions.is_none()
+            && self.extra(Entity::Section(section)).is_none()
     }
 
     // ---- appending (importers and the builder; passes use `Edit`)
