@@ -14,7 +14,7 @@ use crate::analysis::effects::Effects;
 use crate::analysis::exec::{Exec, ExecOptions, Form, Observer, Silent, Writer};
 use crate::analysis::pairs::{Pair, Pairs};
 use crate::analysis::values::{Known, Value, ValueId};
-use crate::ir::{DType, OpId, OpRef, Program, Section};
+use crate::ir::{DType, F32, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
 use crate::ops::{Effect, Ops};
 
@@ -103,6 +103,11 @@ pub enum Finding {
         /// who wrote it
         writer: Writer,
     },
+    /// both were loaded, and the loaded values disagree
+    Conflict {
+        /// the largest difference between the two, as float32
+        largest: F32,
+    },
     /// nothing in startup writes the master
     Unset,
     /// cannot be decided from the program alone
@@ -180,30 +185,33 @@ impl Coherence {
         pairs.fold((0, 0), |(n, ok), v| (n + 1, ok + usize::from(v.proved())))
     }
 
-    /// Settles obligations: `decide` says whether one holds, `None` when it cannot tell. What holds
-    /// is struck; what does not becomes staleness of the parameter.
-    pub fn discharge(&mut self, mut decide: impl FnMut(&Obligation) -> Option<bool>) {
+    /// Settles obligations on pairs: `decide` looks at one, `None` when it cannot tell. What holds is
+    /// struck; what does not becomes a [`Finding::Conflict`].
+    pub fn discharge(&mut self, mut decide: impl FnMut(&Pair, &Obligation) -> Option<Settled>) {
         for verdict in &mut self.verdicts {
             let Subject::Pair(pair) = verdict.subject else { continue };
             verdict.findings.retain_mut(|f| {
-                let Finding::Unproved { when, obligation } = f else { return true };
-                match decide(obligation) {
+                let Finding::Unproved { obligation, .. } = f else { return true };
+                match decide(&pair, obligation) {
                     None => true,
-                    Some(true) => false,
-                    Some(false) => {
-                        *f = Finding::Stale {
-                            when: *when,
-                            old: pair.param,
-                            new: pair.master,
-                            old_writer: Writer::Nobody,
-                            new_writer: Writer::Nobody,
-                        };
+                    Some(Settled::Holds) => false,
+                    Some(Settled::Differs(largest)) => {
+                        *f = Finding::Conflict { largest };
                         true
                     }
                 }
             });
         }
     }
+}
+
+/// The outcome of looking at an obligation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Settled {
+    /// it holds
+    Holds,
+    /// it does not; the largest difference
+    Differs(F32),
 }
 
 /// Proves what can be proved of a program, with the crate's op table.

@@ -68,6 +68,20 @@ impl Tell<'_> {
                 self.place(*writer),
             )
             .help("`load-order` places the load before `amp_init`; `resync` narrows after it"),
+            Finding::Conflict { largest } => {
+                let Subject::Pair(pair) = subject else { unreachable!("only a pair can conflict") };
+                Diagnostic::new(
+                    Code::LoadConflict,
+                    format!(
+                        "the checkpoint's {} is not its master {} narrowed: they differ by up to {}",
+                        self.name(pair.param),
+                        self.name(pair.master),
+                        largest.get()
+                    ),
+                    self.pair_place(pair),
+                )
+                .help("choose: `rewrite --on-conflict master` or `--on-conflict param`")
+            }
             Finding::Unset => {
                 let Subject::Pair(pair) = subject else { unreachable!("only a pair has a master") };
                 Diagnostic::new(

@@ -16,5 +16,9 @@ pub mod findings;
 pub mod pairs;
 pub mod values;
 
-pub use coherence::{Coherence, Finding, Obligation, Subject, Verdict, coherence};
+pub use coherence::{
+    Coherence, Finding, Obligation, Remark, Settled, Subject, Verdict, When, coherence, coherence_with,
+};
+pub use exec::{ExecOptions, Writer};
+pub use findings::diagnostics;
 pub use pairs::{Pair, PairSource, Pairs};

@@ -48,6 +48,7 @@
 //! 24. data that is not as long as the shape says
 //! 25. a failure in the middle: the old file stays, nothing is left beside it
 
+mod compare;
 mod convert;
 mod detect;
 mod dir;
@@ -59,6 +60,7 @@ mod safetensors;
 mod stream;
 mod write;
 
+pub use compare::agree_narrowed;
 pub use convert::convert_to_streams;
 pub use detect::{KNOWN_FORMATS, open, open_with};
 pub use dir::StreamDir;

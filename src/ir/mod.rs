@@ -126,8 +126,8 @@ pub(crate) struct AttrList {
 /// A startup and a main program over one space of names.
 #[derive(Clone)]
 pub struct Program {
-    names: Names,
-    symbols: Symbols,
+    pub(crate) names: Names,
+    pub(crate) symbols: Symbols,
     pub(crate) ops: IdVec<OpId, OpData>,
     pub(crate) vars: IdVec<VarId, VarData>,
     pub(crate) blocks: IdVec<BlockId, BlockData>,
@@ -135,10 +135,10 @@ pub struct Program {
     pub(crate) slots: Vec<SlotData>,
     pub(crate) args: Vec<Name>,
     pub(crate) attr_lists: IdVec<AttrListId, AttrList>,
-    attr_table: HashTable<AttrListId>,
+    pub(crate) attr_table: HashTable<AttrListId>,
     pub(crate) shapes: Vec<i64>,
     pub(crate) origins: IdVec<OriginId, Origin>,
-    extras: IndexMap<Entity, Extra>,
+    pub(crate) extras: IndexMap<Entity, Extra>,
 }
 
 impl Default for Program {

@@ -242,14 +242,19 @@ impl Lower {
                 false => Err(cx.no_form(id, format!("the target cannot read {path} as it is; convert it first"))),
             };
         };
-        for out in outs {
+        let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints).unwrap_or_default();
+        for (i, out) in outs.into_iter().enumerate() {
             let name = cx.program.name(out);
-            if name.contains(['/', '\\', '\0']) || name == ".." || name == "." {
+            if name.contains(['\\', '\0']) || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
                 return Err(cx.no_form(id, format!("`{name}` cannot be a file name")));
             }
             let file = format!("{}/{name}", dir.trim_end_matches('/'));
-            let load =
+            let mut load =
                 NewOp::new(sym::LOAD).output(sym::OUT, [out]).attr(sym::FILE_PATH, file.as_str()).attr(sym::OP_ROLE, 0);
+            // Paddle ignores attributes that it does not know; with this one the result can be proved.
+            if let Some(&dtype) = stored.get(i) {
+                load = load.attr(sym::STORED_DTYPES, AttrValue::Ints([dtype as i32].into()));
+            }
             cx.edit.insert(At::Before(id), load, "one file a variable");
         }
         cx.edit.remove(id, "lowered");

@@ -130,6 +130,7 @@ fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
                     }
                     Finding::Stale { .. } => later = true,
                     Finding::Unproved { obligation, .. } => later |= !matches!(obligation, Obligation::UnknownOp(_)),
+                    Finding::Conflict { .. } => entry = true,
                     Finding::Lossy { .. } | Finding::Unset => {}
                 }
             }

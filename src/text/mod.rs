@@ -71,6 +71,7 @@
 //! Fixtures use comments: directives before the program (`// run: load-order,resync`) and
 //! expectations on a line (`//~ error[stale-master]: substring`). The parser skips both.
 
+mod cursor;
 mod lexer;
 mod number;
 mod parser;

@@ -23,6 +23,7 @@
 //! Any layout that reads differently gets another [`JSON_VERSION`].
 
 mod document;
+mod scalar;
 
 use crate::ir::Program;
 use document::{Document, Written};
