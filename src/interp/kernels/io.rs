@@ -13,7 +13,6 @@ use super::Kernel;
 use crate::ckpt::{Checkpoint, TensorEntry};
 use crate::ir::DType;
 use crate::names::Name;
-use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -26,6 +25,9 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("fetch", fetch),
     ("fetch_v2", fetch),
 ];
+
+/// The format whose one tensor has no name of its own.
+const SINGLE: &str = "tensor-stream";
 
 fn path(cx: &OpCx<'_, '_>) -> Result<PathBuf, InterpError> {
     let path = cx.attr_str("file_path")?;
@@ -50,19 +52,18 @@ fn load(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
     };
     let ckpt = cx.machine.files.open(&path(cx)?)?;
     let entries = ckpt.entries();
-    let picks = if entries.len() == 1 && entries[0].name.is_empty() && outs.len() == 1 {
+    let picks = if ckpt.format() == SINGLE && entries.len() == 1 && outs.len() == 1 {
         vec![0]
     } else {
-        let index: FxHashMap<&str, usize> = entries.iter().enumerate().rev().map(|(i, e)| (&*e.name, i)).collect();
         let pick = |&key: &&str| {
-            index.get(key).copied().ok_or_else(|| {
+            ckpt.find(key).ok_or_else(|| {
                 let near = nearest(key, entries);
                 InterpError::from(Fault::MissingKey { path: ckpt.path().to_owned(), key: key.to_owned(), near })
             })
         };
         keys.iter().map(pick).collect::<Result<Vec<_>, _>>()?
     };
-    read(cx, &ckpt, outs, &picks, "load_as_fp16")
+    read(cx, &ckpt, outs, &picks)
 }
 
 /// `load_combine`: the file's tensors are those of `Out`, in order.
@@ -76,16 +77,10 @@ fn load_combine(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
         return Err(Fault::Unsupported { what }.into());
     }
     let picks: Vec<usize> = (0..found).collect();
-    read(cx, &ckpt, outs, &picks, "load_as_fp16")
+    read(cx, &ckpt, outs, &picks)
 }
 
-fn read(
-    cx: &mut OpCx<'_, '_>,
-    ckpt: &Arc<dyn Checkpoint>,
-    outs: &[Name],
-    picks: &[usize],
-    as_fp16: &str,
-) -> Result<(), InterpError> {
+fn read(cx: &mut OpCx<'_, '_>, ckpt: &Arc<dyn Checkpoint>, outs: &[Name], picks: &[usize]) -> Result<(), InterpError> {
     let entries = ckpt.entries();
     let mut total = 0u64;
     for (&name, &i) in outs.iter().zip(picks) {
@@ -94,7 +89,7 @@ fn read(
         total = total.saturating_add(e.bytes);
     }
     cx.machine.room(total)?;
-    let as_fp16 = cx.attr_bool(as_fp16, false)?;
+    let as_fp16 = cx.attr_bool("load_as_fp16", false)?;
     let mut values = Vec::with_capacity(picks.len());
     for &i in picks {
         let e = &entries[i];
