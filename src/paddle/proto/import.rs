@@ -260,14 +260,16 @@ impl<'d, 'p> Importer<'d, 'p> {
     #[inline]
     fn name(&mut self, part: Part, what: &'static str) -> Result<Name, ProtoError> {
         let program = &mut *self.program;
-        self.names.find(part.of(self.file), |bytes| Some(program.intern(std::str::from_utf8(bytes).ok()?)))
+        self.names
+            .find(part.of(self.file), |bytes| Some(program.intern(std::str::from_utf8(bytes).ok()?)))
             .ok_or_else(|| ProtoError::new(Kind::NotUtf8(what), part.start as usize))
     }
 
     #[inline]
     fn symbol(&mut self, part: Part, what: &'static str) -> Result<Symbol, ProtoError> {
         let program = &mut *self.program;
-        self.symbols.find(part.of(self.file), |bytes| Some(program.symbol(std::str::from_utf8(bytes).ok()?)))
+        self.symbols
+            .find(part.of(self.file), |bytes| Some(program.symbol(std::str::from_utf8(bytes).ok()?)))
             .ok_or_else(|| ProtoError::new(Kind::NotUtf8(what), part.start as usize))
     }
 }

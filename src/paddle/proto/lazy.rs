@@ -10,7 +10,9 @@ use super::MAX_FILE;
 use super::MAX_SLOTS;
 use super::error::{ProtoError, ProtoErrorKind as Kind, Step};
 use super::schema::{block, op, program, slot};
-use super::wire::{Field, LEN, Part, Reader, Value, counted_len, put_bytes, put_head, put_int, short_len, tag, varint_len};
+use super::wire::{
+    Field, LEN, Part, Reader, Value, counted_len, put_bytes, put_head, put_int, short_len, tag, varint_len,
+};
 
 /// A decoded file; borrows its bytes.
 pub struct Document<'a> {
@@ -112,7 +114,11 @@ fn plain_op(file: &[u8], raw: Part, slots: &mut Vec<SlotRow>, args: &mut Vec<Par
             if next != one.len() {
                 return None;
             }
-            slots.push(SlotRow { name: Part::new(name, name + len), args: from as u32, len: (args.len() - from) as u32 });
+            slots.push(SlotRow {
+                name: Part::new(name, name + len),
+                args: from as u32,
+                len: (args.len() - from) as u32,
+            });
             *at = one.len();
         }
         u16::try_from(slots.len() - before).ok()
@@ -172,7 +178,8 @@ impl<'a> Document<'a> {
             match (f.number, f.value) {
                 (program::BLOCKS, Value::Len(part)) => {
                     order.repeated(f);
-                    doc.block(part, f.whole.start as usize).map_err(|e| e.within(Step::At("blocks", doc.blocks.len())))?;
+                    doc.block(part, f.whole.start as usize)
+                        .map_err(|e| e.within(Step::At("blocks", doc.blocks.len())))?;
                 }
                 (program::VERSION, Value::Len(_)) | (program::OP_VERSION_MAP, Value::Len(_)) => {
                     order.singular(f);
