@@ -125,7 +125,7 @@ pub(crate) struct AttrList {
 /// A startup and a main program over one space of names.
 #[derive(Clone)]
 pub struct Program {
-    names: Names,
+    pub(crate) names: Names,
     symbols: Symbols,
     pub(crate) ops: IdVec<OpId, OpData>,
     pub(crate) vars: IdVec<VarId, VarData>,
