@@ -120,6 +120,7 @@ pub(crate) struct AttrList {
     pub attrs: Arc<[Attr]>,
     pub role: Option<Role>,
     pub has_blocks: bool,
+    pub has_vars: bool,
 }
 
 /// A startup and a main program over one space of names.
@@ -264,6 +265,11 @@ impl Program {
     /// Blocks of a section, in file order.
     pub fn section_blocks(&self, section: Section) -> impl Iterator<Item = BlockId> + '_ {
         self.sections[section as usize].blocks.iter().copied()
+    }
+
+    /// All blocks of both sections, in order of making.
+    pub fn block_ids(&self) -> impl DoubleEndedIterator<Item = BlockId> + ExactSizeIterator + use<> {
+        self.blocks.ids()
     }
 
     /// Number of op rows, removed ones included: the size of a table keyed by [`OpId`].
@@ -415,7 +421,8 @@ impl Program {
             _ => None,
         });
         let has_blocks = attrs.iter().any(|a| matches!(a.value, AttrValue::Block(_) | AttrValue::Blocks(_)));
-        let id = self.attr_lists.push(AttrList { attrs: attrs.into(), role, has_blocks });
+        let has_vars = attrs.iter().any(|a| matches!(a.value, AttrValue::Var(_) | AttrValue::Vars(_)));
+        let id = self.attr_lists.push(AttrList { attrs: attrs.into(), role, has_blocks, has_vars });
         let lists = &self.attr_lists;
         self.attr_table.insert_unique(h, id, |&id| attrs_hash(&lists[id].attrs));
         id
