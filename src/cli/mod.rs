@@ -22,6 +22,9 @@ struct Cli {
     /// Print results only, no progress and no remarks
     #[arg(long, short, global = true)]
     quiet: bool,
+    /// Print every finding, not the first three of a kind
+    #[arg(long, global = true)]
+    all: bool,
     /// When to colour
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
     color: Color,
@@ -84,6 +87,7 @@ enum Command {
 struct Ui {
     quiet: bool,
     color: bool,
+    all: bool,
 }
 
 /// Why a sub-command could not do its work: one line, and what may help.
@@ -134,7 +138,7 @@ pub fn main() -> ExitCode {
         Color::Never => false,
         Color::Auto => std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
     };
-    let ui = Ui { quiet: cli.quiet, color };
+    let ui = Ui { quiet: cli.quiet, color, all: cli.all };
     let outcome = match cli.command {
         Command::Check(c) => c.run(ui),
         Command::Rewrite(c) => c.run(ui),

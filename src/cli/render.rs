@@ -2,7 +2,7 @@
 
 use super::Ui;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
-use mastercast::diag::{Diagnostic, Diagnostics, Place, Severity};
+use mastercast::diag::{Code, Diagnostic, Diagnostics, Place, Severity};
 use std::ops::Range;
 
 /// Text in an SGR style, or plain.
@@ -18,13 +18,30 @@ pub struct Source<'s> {
     pub text: &'s str,
 }
 
-/// All findings, worst kind first within their order.
+/// Findings of one code that are shown unless all are asked for.
+const SHOWN: usize = 3;
+
+/// Findings in order; of each code the first few, the rest counted, unless `ui.all`.
 pub fn diagnostics(ui: Ui, found: &Diagnostics, source: Option<&Source<'_>>) -> String {
     let renderer = if ui.color { Renderer::styled() } else { Renderer::plain() };
     let mut out = String::new();
+    let mut seen: Vec<(Code, usize)> = Vec::new();
     for d in found {
-        out.push_str(&one(&renderer, d, source));
-        out.push('\n');
+        let n = match seen.iter_mut().find(|(code, _)| *code == d.code) {
+            Some((_, n)) => n,
+            None => {
+                seen.push((d.code, 0));
+                &mut seen.last_mut().expect("just pushed").1
+            }
+        };
+        *n += 1;
+        if ui.all || *n <= SHOWN {
+            out.push_str(&one(&renderer, d, source));
+            out.push('\n');
+        }
+    }
+    for (code, n) in seen.into_iter().filter(|&(_, n)| !ui.all && n > SHOWN) {
+        out.push_str(&format!("… and {} more `{code}` (--all shows them)\n", n - SHOWN));
     }
     if found.dropped() > 0 {
         out.push_str(&format!("… and {} more findings\n", found.dropped()));

@@ -387,10 +387,6 @@ impl Order {
         self.blocks.push(block);
         let twice = self.taken.insert(op, block);
         assert!(twice.is_none(), "an op is moved or removed twice in one edit");
-        assert!(
-            !self.before.contains_key(&op) && !self.after.contains_key(&op),
-            "an anchor is moved or removed in the same edit"
-        );
     }
 
     fn merge(mut self, program: &mut Program) {
@@ -405,10 +401,9 @@ impl Order {
             let mut new = Vec::with_capacity(old.len() + 16);
             new.extend(self.start.remove(&block).unwrap_or_default());
             for op in old {
-                if self.taken.contains_key(&op) {
-                    continue;
-                }
-                self.place(op, &mut new);
+                // What was queued around an op that goes stays where the op was.
+                let leaves = self.taken.contains_key(&op);
+                self.place(op, !leaves, &mut new);
             }
             new.extend(self.end.remove(&block).unwrap_or_default());
             program.blocks[block].ops = new;
@@ -417,11 +412,13 @@ impl Order {
         assert!(self.before.is_empty() && self.after.is_empty(), "an edit names an anchor that is in no block");
     }
 
-    fn place(&mut self, op: OpId, new: &mut Vec<OpId>) {
+    fn place(&mut self, op: OpId, stays: bool, new: &mut Vec<OpId>) {
         if !self.before.is_empty() {
             new.extend(self.before.remove(&op).unwrap_or_default());
         }
-        new.push(op);
+        if stays {
+            new.push(op);
+        }
         if !self.after.is_empty() {
             new.extend(self.after.remove(&op).unwrap_or_default());
         }
