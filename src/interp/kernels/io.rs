@@ -2,13 +2,14 @@
 //! are here too.
 //!
 //! A load checks everything before it writes anything: keys, dtypes, shapes against the declarations.
-//! The cell takes the stored dtype and value. A file of one unnamed tensor serves a load of one output.
+//! The cell takes the stored dtype and value. What proofs rely on is checked too: `stored_dtypes` must be
+//! the file's, and a cell that main declares 16-bit takes float32, float16 or bfloat16 only. A file of one unnamed tensor serves a load of one output.
 
 use super::super::context::OpCx;
 use super::super::error::{Fault, InterpError};
 use super::super::files::SaveFormat;
 use super::super::run::fits;
-use super::super::tensor::Tensor;
+use super::super::tensor::{Data, Tensor};
 use super::Kernel;
 use crate::ckpt::{Checkpoint, TensorEntry};
 use crate::ir::DType;
@@ -82,10 +83,12 @@ fn load_combine(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
 
 fn read(cx: &mut OpCx<'_, '_>, ckpt: &Arc<dyn Checkpoint>, outs: &[Name], picks: &[usize]) -> Result<(), InterpError> {
     let entries = ckpt.entries();
+    let stored = cx.attr_ints("stored_dtypes")?;
     let mut total = 0u64;
-    for (&name, &i) in outs.iter().zip(picks) {
-        let e = &entries[i];
-        check(cx, ckpt, name, e)?;
+    for (i, (&name, &pick)) in outs.iter().zip(picks).enumerate() {
+        let e = &entries[pick];
+        let promised = stored.as_ref().and_then(|codes| codes.get(i)).map(|&code| DType::from_code(code as i32));
+        check(cx, ckpt, name, e, promised)?;
         total = total.saturating_add(e.bytes);
     }
     cx.machine.room(total)?;
@@ -103,15 +106,33 @@ fn read(cx: &mut OpCx<'_, '_>, ckpt: &Arc<dyn Checkpoint>, outs: &[Name], picks:
     Ok(())
 }
 
-/// Whether a stored tensor can be held and has the shape that the program declares.
-fn check(cx: &OpCx<'_, '_>, ckpt: &Arc<dyn Checkpoint>, name: Name, e: &TensorEntry) -> Result<(), InterpError> {
-    super::super::tensor::Data::zeros(e.dtype, 0)?;
+/// Whether a stored tensor can be held, is what the op and the cell can take, and has the declared shape.
+fn check(
+    cx: &OpCx<'_, '_>,
+    ckpt: &Arc<dyn Checkpoint>,
+    name: Name,
+    e: &TensorEntry,
+    promised: Option<DType>,
+) -> Result<(), InterpError> {
+    Data::zeros(e.dtype, 0)?;
+    let path = || ckpt.path().to_owned();
+    let low = cx.machine.main_dtype(name).filter(|d| d.is_low());
+    let wanted = match (promised, low) {
+        (Some(p), _) if p != e.dtype => Some(format!("`stored_dtypes` says {p}")),
+        (_, Some(low)) if !(e.dtype.is_low() || e.dtype == DType::F32) => {
+            Some(format!("`{}` is {low} in main: it takes float32, float16 or bfloat16", cx.text(name)))
+        }
+        _ => None,
+    };
+    if let Some(wanted) = wanted {
+        return Err(Fault::LoadDType { path: path(), key: e.name.clone(), stored: e.dtype, wanted }.into());
+    }
     let Some(id) = cx.declaration(name) else { return Ok(()) };
     let declared = cx.program().shape(id);
     let known = cx.program().var(id).kind.has_tensor() && declared.iter().all(|&d| d >= 0);
     if known && !fits(declared, e.shape.iter().copied()) {
         return Err(Fault::LoadShape {
-            path: ckpt.path().to_owned(),
+            path: path(),
             key: e.name.clone(),
             name: cx.text(name).to_owned(),
             stored: e.shape.clone(),
