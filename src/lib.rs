@@ -11,5 +11,6 @@ pub mod names;
 pub mod ops;
 pub mod paddle;
 pub mod passes;
+pub mod schedule;
 pub mod text;
 pub mod verify;

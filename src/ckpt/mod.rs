@@ -1,15 +1,88 @@
 //! How is a checkpoint read and written? One trait, one file per format, and an attack list.
+//!
+//! [`open`] recognises a format by content and reads its manifest; [`Checkpoint::read`] then costs
+//! the tensor. Writers write beside the target, flush to the disk and rename, so that a reader sees
+//! the old file or the new one, never a part.
+//!
+//! | format | read | write |
+//! |---|---|---|
+//! | safetensors | [`open`] | [`write_safetensors`] |
+//! | Paddle tensor stream, one tensor (`save`, `load`) | [`open`] | [`write_stream`], [`convert_to_streams`] |
+//! | Paddle tensor streams in one file (`save_combine`, `load_combine`) | [`open_combined`] | [`write_combined`] |
+//! | directory of tensor streams (`save_vars`) | [`open`] | [`convert_to_streams`] |
+//!
+//! # Attack list
+//! A checkpoint is input from outside. Each line is a test in `tests/ckpt_attacks.rs`; all of them
+//! end in a [`CkptError`], none in a panic, a hang or an allocation past [`limits`].
+//!
+//! Tensor streams
+//! 1. a file cut at any byte
+//! 2. a version that is not 0
+//! 3. LoD levels: too many, longer than the file, not whole offsets
+//! 4. a `TensorDesc` longer than the file or the limit, or of negative size
+//! 5. a `TensorDesc` with unknown or repeated fields, endless varints, no element type
+//! 6. dimensions that are negative, too many, or whose product overflows
+//! 7. data longer than the file
+//! 8. an unknown element type
+//! 9. bytes after the last tensor
+//! 10. a SelectedRows file, which begins like a tensor
+//! 11. a combined file opened with too few, too many or repeated names
+//!
+//! safetensors
+//! 12. a header longer than the file or the limit, or empty
+//! 13. a header that is no UTF-8, no JSON, no object, or nested without end
+//! 14. repeated tensor names, fields and metadata keys
+//! 15. data ranges that overlap, leave holes, run backwards, pass the end, or stop before it
+//! 16. a range that is not as long as shape and type say; shapes whose product overflows
+//! 17. an element type that nobody knows (typed error), or that Paddle does not (listed, readable)
+//! 18. too many dimensions, a name without end
+//!
+//! Files
+//! 19. a pipe, a device, an empty file, an empty directory
+//! 20. a directory with foreign, hidden and combined files, links to itself, directories without end
+//! 21. a file that shrinks or is replaced after it was opened
+//!
+//! Writers
+//! 22. names that leave the directory: `..`, absolute, empty parts, through a link
+//! 23. two tensors for one file, a file where a directory must be
+//! 24. data that is not as long as the shape says
+//! 25. a failure in the middle: the old file stays, nothing is left beside it
+
+mod compare;
+mod convert;
+mod detect;
+mod dir;
+mod error;
+mod index;
+pub mod limits;
+mod map;
+mod safetensors;
+mod stream;
+mod write;
+
+pub use compare::agree_narrowed;
+pub use convert::convert_to_streams;
+pub use detect::{KNOWN_FORMATS, open, open_with};
+pub use dir::StreamDir;
+pub use error::CkptError;
+pub use map::Access;
+pub use safetensors::{SafetensorsFile, write_safetensors};
+pub use stream::{StreamFile, open_combined, write_combined, write_stream};
 
 use crate::ir::DType;
+use index::NameIndex;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// One tensor of a checkpoint, as its manifest tells it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorEntry {
-    /// the key; empty for a file that holds one unnamed tensor
+    /// The key. A file that holds one unnamed tensor gives it the file's name; a combined file that
+    /// was opened without names leaves it empty.
     pub name: String,
-    /// element type as stored
+    /// Element type as stored. A type that Paddle has no code for is `Other` with a negative code;
+    /// [`Checkpoint::dtype_name`] says what the file calls it.
     pub dtype: DType,
     /// dimensions, row major
     pub shape: Vec<u64>,
@@ -17,58 +90,169 @@ pub struct TensorEntry {
     pub bytes: u64,
 }
 
-/// Why a checkpoint could not be read or written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CkptError {
-    /// the file system refused
-    #[error("{path}: {source}")]
-    Io {
-        /// the file
-        path: PathBuf,
-        /// what it said
-        source: std::io::Error,
-    },
-    /// the bytes are not what the format says
-    #[error("{path}: at byte {at}: {what}")]
-    Malformed {
-        /// the file
-        path: PathBuf,
-        /// where in it
-        at: u64,
-        /// what is wrong there
-        what: String,
-    },
-    /// no format was recognised
-    #[error("{path}: not a checkpoint of a known format ({known})")]
-    UnknownFormat {
-        /// the file
-        path: PathBuf,
-        /// the formats that are known
-        known: &'static str,
-    },
-    /// an operation of this format that this build cannot do
-    #[error("{path}: {what}")]
-    Unsupported {
-        /// the file
-        path: PathBuf,
-        /// what cannot be done
-        what: String,
-    },
+/// A file in a checkpoint's directory that holds no tensor of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Skipped {
+    /// path below the directory, with `/`
+    pub name: String,
+    /// why it is not read
+    pub why: String,
 }
 
 /// A checkpoint that is open. Opening costs the manifest; reading costs the tensor.
 pub trait Checkpoint: Send + Sync {
     /// Where it was opened.
     fn path(&self) -> &Path;
-    /// The format's name (`safetensors`, `tensor-stream`, …).
+    /// The format's name (`safetensors`, `tensor-stream`, `tensor-stream-combined`, `tensor-stream-dir`).
     fn format(&self) -> &'static str;
-    /// All tensors, in file order.
+    /// All tensors, in file order; a directory's by name.
     fn entries(&self) -> &[TensorEntry];
-    /// The data of entry `index`, little endian, row major, `entries()[index].bytes` long.
+    /// The data of entry `index`, little endian, row major, `entries()[index].bytes` long. Borrowed
+    /// where the file is mapped. No alignment is promised.
     fn read(&self, index: usize) -> Result<Cow<'_, [u8]>, CkptError>;
-    /// The index of the entry with this name.
+    /// Fills `buffer` with the data of entry `index` from byte `offset` of it: for tensors that are
+    /// moved in blocks. This default reads the whole tensor each time; formats that read from a file
+    /// override it.
+    fn read_into(&self, index: usize, offset: u64, buffer: &mut [u8]) -> Result<(), CkptError> {
+        let data = self.read(index)?;
+        let part = usize::try_from(offset).ok().and_then(|at| data.get(at..)?.get(..buffer.len()));
+        buffer.copy_from_slice(part.ok_or_else(|| CkptError::WrongLength {
+            name: self.entries()[index].name.clone(),
+            expected: offset.saturating_add(buffer.len() as u64),
+            found: data.len() as u64,
+        })?);
+        Ok(())
+    }
+    /// The index of the entry with this name, in constant time in the formats of this crate.
     fn find(&self, name: &str) -> Option<usize> {
         self.entries().iter().position(|e| e.name == name)
     }
+    /// The LoD offsets of entry `index`: level by level, empty for ordinary tensors.
+    fn lod(&self, index: usize) -> Result<Vec<Vec<u64>>, CkptError> {
+        let _ = index;
+        Ok(Vec::new())
+    }
+    /// What the file calls the element type of entry `index`.
+    fn dtype_name(&self, index: usize) -> Cow<'static, str> {
+        match self.entries()[index].dtype.short() {
+            Some(name) => Cow::Borrowed(name),
+            None => Cow::Owned(self.entries()[index].dtype.to_string()),
+        }
+    }
+    /// Files that were looked at and hold no tensor of this checkpoint, by name.
+    fn skipped(&self) -> &[Skipped] {
+        &[]
+    }
+}
+
+/// The names, types and shapes of a checkpoint without its data: cheap to clone and to keep after
+/// the checkpoint is closed.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    path: Arc<Path>,
+    format: &'static str,
+    entries: Arc<[TensorEntry]>,
+    index: Arc<NameIndex>,
+}
+
+impl Manifest {
+    /// The manifest of an open checkpoint.
+    pub fn of(ckpt: &dyn Checkpoint) -> Manifest {
+        let entries: Arc<[TensorEntry]> = ckpt.entries().into();
+        let index = Arc::new(NameIndex::first_of(&entries));
+        Manifest { path: ckpt.path().into(), format: ckpt.format(), entries, index }
+    }
+
+    /// Where the checkpoint was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The format's name, as [`Checkpoint::format`].
+    pub fn format(&self) -> &'static str {
+        self.format
+    }
+
+    /// All tensors, in file order.
+    pub fn entries(&self) -> &[TensorEntry] {
+        &self.entries
+    }
+
+    /// The entry with this name, in constant time.
+    pub fn find(&self, name: &str) -> Option<&TensorEntry> {
+        self.index.find(&self.entries, name).map(|i| &self.entries[i])
+    }
+}
+
+/// One tensor handed to a writer.
+#[derive(Clone, Debug)]
+pub struct TensorData<'a> {
+    /// the key; not stored by the tensor stream formats
+    pub name: Cow<'a, str>,
+    /// element type
+    pub dtype: DType,
+    /// dimensions, row major
+    pub shape: Cow<'a, [u64]>,
+    /// little endian, row major
+    pub data: Cow<'a, [u8]>,
+    /// LoD offsets, level by level; empty for ordinary tensors. Only the tensor stream formats hold them.
+    pub lod: Vec<Vec<u64>>,
+}
+
+impl<'a> TensorData<'a> {
+    /// An ordinary tensor, without LoD.
+    pub fn new(
+        name: impl Into<Cow<'a, str>>,
+        dtype: DType,
+        shape: impl Into<Cow<'a, [u64]>>,
+        data: impl Into<Cow<'a, [u8]>>,
+    ) -> TensorData<'a> {
+        TensorData { name: name.into(), dtype, shape: shape.into(), data: data.into(), lod: Vec::new() }
+    }
+
+    /// Entry `index` of an open checkpoint, its data borrowed where the checkpoint can lend it.
+    pub fn of(ckpt: &'a dyn Checkpoint, index: usize) -> Result<TensorData<'a>, CkptError> {
+        let data = ckpt.read(index)?;
+        let entry = &ckpt.entries()[index];
+        Ok(TensorData {
+            name: Cow::Borrowed(&entry.name),
+            dtype: entry.dtype,
+            shape: Cow::Borrowed(&entry.shape),
+            data,
+            lod: ckpt.lod(index)?,
+        })
+    }
+
+    /// Checks that the data is as long as the shape says; the length.
+    fn checked_len(&self, path: &Path) -> Result<u64, CkptError> {
+        let found = self.data.len() as u64;
+        let size = self.dtype.size().ok_or_else(|| no_such_type(path, &self.name, self.dtype))?;
+        match byte_len(&self.shape, size as u64 * 8) {
+            Some(expected) if expected == found => Ok(found),
+            expected => Err(CkptError::WrongLength {
+                name: self.name.to_string(),
+                expected: expected.unwrap_or(u64::MAX),
+                found,
+            }),
+        }
+    }
+}
+
+fn no_such_type(path: &Path, name: &str, dtype: DType) -> CkptError {
+    CkptError::unsupported(
+        path,
+        format!("tensor `{}` has element type {dtype}, which cannot be written", name.escape_debug()),
+    )
+}
+
+/// Bytes of a tensor; `None` on overflow or when the elements end inside a byte.
+fn byte_len(shape: &[u64], bits: u64) -> Option<u64> {
+    let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let bits = elements.checked_mul(bits)?;
+    bits.is_multiple_of(8).then_some(bits / 8)
+}
+
+/// The entry, or the error for an index that is not there.
+fn entry_at<'a>(path: &Path, entries: &'a [TensorEntry], index: usize) -> Result<&'a TensorEntry, CkptError> {
+    entries.get(index).ok_or_else(|| CkptError::NoEntry { path: PathBuf::from(path), index, len: entries.len() })
 }

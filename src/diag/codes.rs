@@ -45,52 +45,108 @@ mistake gives one finding. The format is one op a line:
     /// V1: an id is out of range.
     BadHandle = "bad-handle", Error,
 "A row of the program names a row that does not exist. No reader of mastercast makes such a program;
-a library caller that fills the pools by hand can.
+a library caller that fills the pools by hand can. Nothing else is checked before this is mended.
 ";
     /// V2: block parents form no tree.
     BlockTree = "block-tree", Error,
-"Every block but the global one has a parent, and following parents ends at the global block. Here a
-parent is missing, or the chain runs in a circle, so that the variables a block can see are undefined.
+"Every block but the global one has a parent, and following parents ends at the global block after at
+most 256 steps. Here a parent is missing, or the chain runs in a circle, so that the variables a block can
+see are undefined.
+
+    main {
+      block 1 in 2 {
+      }
+      block 2 in 1 {      <- 1 is in 2, and 2 is in 1
+      }
+    }
 ";
     /// V3: an attribute names a block that does not exist or is not a sub-block.
     DanglingBlock = "dangling-block", Error,
 "A control-flow op names a sub-block that the program does not have, or one that cannot be its
 sub-block: the global block, or a block whose parent is not the op's block.
+
+    main {
+      conditional_block(Cond: c) {sub_block: block(7)}      <- there is no block 7
+      block 1 in 0 {
+      }
+    }
 ";
     /// V4: one name declared twice in one block.
     DuplicateDeclaration = "duplicate-declaration", Error,
 "One block declares one name twice, so its dtype and shape are ambiguous.
+
+    var x : f32[2]
+    var x : f16[2]      <- which is it?
 ";
     /// V5: an argument is declared in no visible block.
     UndeclaredVariable = "undeclared-variable", Error,
-"An op reads or writes a name that neither its block nor a parent declares.
+"An op reads or writes a name that no visible block declares. Visible are the op's block, its forward
+block when it is a gradient block, and the same for each ancestor. `@EMPTY@` and the empty name stand for no
+argument. In gradient ops and blocks, which frameworks write, this is a warning.
+
+    var x : f32[2]
+    (Out: y) = relu(X: x)      <- y is declared nowhere
 ";
     /// V6: one cell, two declarations that cannot both hold.
     CellMismatch = "cell-mismatch", Warning,
-"Startup and main declare one storage cell with different shapes. They are the same memory, so one of
-them is wrong. (A parameter that startup declares float32 and main float16 is legal: `amp_init` narrows it.)
+"Startup and main declare one storage cell with different shapes, or as different kinds of variable. They
+are the same memory, so one of them is wrong. (A parameter that startup declares float32 and main float16 is
+legal: `amp_init` narrows it.)
+
+    startup {
+      param w : f32[4, 8] persistable
+    }
+    main {
+      param w : f16[8, 4] persistable      <- the same cell, another shape
+    }
 ";
     /// V7: a slot that the op needs is missing, or has the wrong number of arguments.
     SlotArity = "slot-arity", Error,
-"The op's schema asks for another number of arguments in this slot.
+"The op's schema asks for another number of arguments in this slot, or the slot is given twice.
+
+    (Out: y) = cast(X: a, b) {out_dtype: f16}      <- a cast has one operand
 ";
     /// V8: an attribute that the op needs is missing or of another kind.
     AttrType = "attr-type", Error,
-"The op's schema asks for this attribute, or for another kind of value in it.
+"The op's schema asks for this attribute, or for another kind of value in it; or the attribute is given
+twice.
+
+    (Out: w) = load() {file_path: 3}      <- a path is a string
 ";
     /// V9: a shape is not a shape.
     BadShape = "bad-shape", Error,
-"A dimension is below -1 (-1 means: unknown until run).
+"A dimension is below -1 (-1 means: unknown until run). For a temporary this is a warning, because
+Paddle 2.6.2 itself infers such shapes, multiplying an unknown dimension by a known one.
+
+    param w : f32[-2, 4] persistable      <- no tensor has -2 rows
 ";
     /// V10: a cast's attributes differ from its variables.
     CastAttribute = "cast-attribute", Warning,
 "A cast says `in_dtype` or `out_dtype` other than its variable's dtype in the same program. Frameworks
 disagree on which of the two they believe. Paddle itself writes `in_dtype = f16` on a startup cast whose
 operand is still float32 at that moment.
+
+    var x : f32[2]
+    var y : f16[2]
+    (Out: y) = cast(X: x) {in_dtype: f16, out_dtype: f16}      <- x is f32
 ";
     /// V11: a value is read before anything wrote it.
     ReadBeforeWrite = "read-before-write", Warning,
-"A temporary is read, but nothing in this program writes it before. Feed it, or make it persistable.
+"A temporary is read, but nothing in this program writes it before. Feed it, make it persistable, or move
+the op that writes it.
+
+    var x : f32[2]
+    var y : f32[2]
+    (Out: y) = relu(X: x)      <- what is in x?
+    (Out: x) = fill_constant() {shape: [2], value: 0.0f}
+";
+    /// V12: there is nothing to check.
+    EmptyProgram = "empty-program", Warning,
+"Neither startup nor main has an op, so that nothing can be proved or rewritten. The usual reason is
+that another file was meant.
+
+    program {
+    }
 ";
     // ---- coherence
     /// The master descends from another value than its parameter.

@@ -9,7 +9,8 @@ mod render;
 pub use codes::Code;
 pub use render::{render_json, render_plain};
 
-use crate::ir::{BlockId, OpId, Origin, Program, Section, VarId};
+use crate::ir::{BlockId, OpId, Origin, Program, Section, Slot, VarId};
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -75,38 +76,59 @@ pub enum Place {
 }
 
 impl Place {
-    /// The place of an op.
+    /// The place of an op. Searches its block when the op is not where a file had it; a caller that
+    /// knows the index uses [`Place::op_at`].
     pub fn op(program: &Program, op: OpId) -> Place {
+        let r = program.op(op);
+        let index = match program.origin(r.origin()) {
+            Origin::File { index, .. } => index,
+            // An op that a pass made has no row in the file; its index is that of today's program.
+            _ => program.block(r.block()).ops.iter().position(|&o| o == op).map_or(0, |i| i as u32),
+        };
+        Place::op_at(program, op, index)
+    }
+
+    /// The place of an op that stands at `index` in its block; what its file says goes first.
+    pub fn op_at(program: &Program, op: OpId, index: u32) -> Place {
         let r = program.op(op);
         let (root, passes) = program.origin_root(r.origin());
         let block = program.block(r.block());
         let index = match root {
-            // An op that a pass made has no row in the file; its index is that of today's program.
-            Origin::File { index, .. } if passes.is_empty() => index,
-            _ => block.ops.iter().position(|&o| o == op).map_or(0, |i| i as u32),
+            Origin::File { index: there, .. } if passes.is_empty() => there,
+            _ => index,
         };
         Place::Item {
             section: block.section,
             block: block.index,
-            item: Item::Op(index, format!("{r:?}")),
+            item: Item::Op(index, brief(program, op)),
             made_by: passes.iter().map(|&s| program.sym(s).to_owned()).collect(),
             text: text_range(root),
         }
     }
 
-    /// The place of a declaration.
+    /// The place of a declaration. Searches its block when it is not where a file had it.
     pub fn var(program: &Program, var: VarId) -> Place {
+        let v = program.var(var);
+        let index = match program.origin(v.origin) {
+            Origin::File { index, .. } => index,
+            _ => program.block(v.block).vars.iter().position(|&o| o == var).map_or(0, |i| i as u32),
+        };
+        Place::var_at(program, var, index)
+    }
+
+    /// The place of a declaration that stands at `index` in its block; what its file says goes first.
+    pub fn var_at(program: &Program, var: VarId, index: u32) -> Place {
         let v = program.var(var);
         let (root, passes) = program.origin_root(v.origin);
         let block = program.block(v.block);
         let index = match root {
-            Origin::File { index, .. } if passes.is_empty() => index,
-            _ => block.vars.iter().position(|&o| o == var).map_or(0, |i| i as u32),
+            Origin::File { index: there, .. } if passes.is_empty() => there,
+            _ => index,
         };
         Place::Item {
             section: block.section,
             block: block.index,
-            item: Item::Var(index, program.name(v.name).to_owned()),
+            item: Item::Var(index, shorten(program.name(v.name)).into_owned()),
             made_by: passes.iter().map(|&s| program.sym(s).to_owned()).collect(),
             text: text_range(root),
         }
@@ -117,6 +139,50 @@ impl Place {
         let b = program.block(block);
         Place::Item { section: b.section, block: b.index, item: Item::Block, made_by: Vec::new(), text: None }
     }
+}
+
+/// A name of the user's program as a message shows it: cut when it is very long, so that ten
+/// thousand findings about one absurd row stay small.
+pub fn shorten(text: &str) -> Cow<'_, str> {
+    const MOST: usize = 120;
+    if text.len() <= MOST {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("{}…", &text[..text.floor_char_boundary(MOST)]))
+}
+
+/// An op on one line, `(Out: y) = cast(X: x)`, cut when it is very long.
+fn brief(program: &Program, op: OpId) -> String {
+    const MOST: usize = 600;
+    let op = program.op(op);
+    let mut out = String::new();
+    let slots = |out: &mut String, slots: &mut dyn Iterator<Item = Slot<'_>>| {
+        out.push('(');
+        for (i, slot) in slots.enumerate() {
+            out.push_str(if i == 0 { "" } else { "; " });
+            out.push_str(&shorten(program.sym(slot.name)));
+            out.push_str(if slot.args.is_empty() { ":" } else { ": " });
+            for (j, &arg) in slot.args.iter().enumerate() {
+                out.push_str(if j == 0 { "" } else { ", " });
+                if out.len() > MOST {
+                    out.push('…');
+                    break;
+                }
+                out.push_str(&shorten(program.name(arg)));
+            }
+            if out.len() > MOST {
+                break;
+            }
+        }
+        out.push(')');
+    };
+    if op.outputs().len() > 0 {
+        slots(&mut out, &mut op.outputs());
+        out.push_str(" = ");
+    }
+    out.push_str(&shorten(op.kind_str()));
+    slots(&mut out, &mut op.inputs());
+    out
 }
 
 fn text_range(origin: Origin) -> Option<Range<usize>> {

@@ -1,1 +1,60 @@
-//! interp (stub)
+//! What does a program compute? An interpreter that runs startup, loads and training steps over a [`Scope`].
+//!
+//! ```
+//! use mastercast::interp::{Interpreter, Scope};
+//! use mastercast::ir::{DType, ProgramBuilder, Section};
+//! let mut b = ProgramBuilder::new();
+//! let mut s = b.section(Section::Startup);
+//! s.param("w", DType::F32, [2]);
+//! s.op("fill_constant")
+//!     .out("Out", ["w"])
+//!     .attr("value", 0.5f32)
+//!     .attr("dtype", DType::F32)
+//!     .attr("shape", mastercast::ir::AttrValue::Longs([2].into()))
+//!     .done();
+//! let program = b.finish();
+//! let mut scope = Scope::new();
+//! Interpreter::new(&program).run(Section::Startup, &mut scope).unwrap();
+//! assert_eq!(scope.get("w").unwrap().to_f32_vec(), [0.5, 0.5]);
+//! ```
+//!
+//! # What is promised
+//! - *Dtypes are those of values.* A cell has the dtype of the last value written, whatever the program
+//!   declares; a kernel that is given types it cannot combine says so (`Fault::DType`).
+//! - *Rounding.* Arithmetic on float16 and bfloat16 is done in float32 and rounded once, to nearest even,
+//!   when the output is written. [`Narrowing::Truncate`] changes only what Paddle 2.6.2 does differently
+//!   on a CPU: the `cast` op (and `load_as_fp16`, `save_as_fp16`, `resync`, which stand for a cast)
+//!   narrows towards zero, and `amp_init` does so for bfloat16 (float16 goes through NumPy there, which
+//!   rounds to nearest even). Proofs of coherence are about [`Narrowing::NearestEven`].
+//! - *Bits.* Equal program, scope, options and order of runs give equal bits, on every machine: sums run
+//!   in index order (products in float32, reductions in float64), no fused multiply-add, no threads.
+//!   Elementary functions are those of the platform's Rust `std`.
+//! - *Randomness.* The random initialisers draw from a stream of this crate's own, see
+//!   [`kernels`](self::Kernels); it is not Paddle's, so values differ from a Paddle run of the same seed.
+//! - *Bounds.* A run executes at most [`Options::fuel`] ops, holds at most [`Options::memory_limit`] bytes
+//!   in cells, and nests sub-blocks at most [`MAX_DEPTH`] deep. No input makes it panic or run on.
+//! - *Unknown is an error.* An op without a kernel stops the run with its place.
+//!
+//! A run that fails leaves persistables as they were when it stopped, and no temporaries.
+//!
+//! # Map
+//! [`run`](Interpreter) run loop, `scope` cells, `tensor` values, `error`, `files` what load and save
+//! reach, `kernels/` one family per file. A new kernel is a function over [`OpCx`], entered in its
+//! family's table or by [`Kernels::register`].
+
+mod context;
+mod error;
+mod files;
+mod kernels;
+mod run;
+mod scope;
+mod tensor;
+
+pub use crate::convert::Narrowing;
+pub use context::OpCx;
+pub use error::{Fault, InterpError, TensorError};
+pub use files::{DiskFiles, Files, MemoryCheckpoint, SaveFormat};
+pub use kernels::{Kernel, Kernels};
+pub use run::{Interpreter, MAX_DEPTH, Options, Outputs, RunStats, RunWarning};
+pub use scope::{Locals, Scope, Value};
+pub use tensor::{Data, Tensor, count};

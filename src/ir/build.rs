@@ -65,7 +65,8 @@ impl SectionBuilder<'_> {
 
     fn declare(&mut self, name: &str, dtype: DType, shape: Vec<i64>, flags: &[VarFlag]) -> VarId {
         let name = self.program.intern(name);
-        let mut def = VarDef::tensor(name, dtype, shape);
+        let persistable = flags.contains(&VarFlag::Persistable);
+        let mut def = if persistable { VarDef::persistable } else { VarDef::tensor }(name, dtype, shape);
         for &flag in flags {
             def = def.with(flag, true);
         }

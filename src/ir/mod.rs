@@ -20,7 +20,7 @@ pub use attr::{Attr, AttrValue, F32, F64, Scalar};
 pub use build::{OpBuild, ProgramBuilder, SectionBuilder};
 pub use dtype::DType;
 pub use edit::{At, Edit, EditNote, EditSummary, NewOp};
-pub use json::{JSON_VERSION, JsonError};
+pub use json::{JSON_VERSION, JsonError, MAX_JSON};
 pub use op::{AttrListId, OpData, OpId, OpRef, Slot, SlotData};
 pub use origin::{Origin, OriginId};
 pub use role::Role;
@@ -120,13 +120,14 @@ pub(crate) struct AttrList {
     pub attrs: Arc<[Attr]>,
     pub role: Option<Role>,
     pub has_blocks: bool,
+    pub has_vars: bool,
 }
 
 /// A startup and a main program over one space of names.
 #[derive(Clone)]
 pub struct Program {
     pub(crate) names: Names,
-    symbols: Symbols,
+    pub(crate) symbols: Symbols,
     pub(crate) ops: IdVec<OpId, OpData>,
     pub(crate) vars: IdVec<VarId, VarData>,
     pub(crate) blocks: IdVec<BlockId, BlockData>,
@@ -134,10 +135,10 @@ pub struct Program {
     pub(crate) slots: Vec<SlotData>,
     pub(crate) args: Vec<Name>,
     pub(crate) attr_lists: IdVec<AttrListId, AttrList>,
-    attr_table: HashTable<AttrListId>,
+    pub(crate) attr_table: HashTable<AttrListId>,
     pub(crate) shapes: Vec<i64>,
     pub(crate) origins: IdVec<OriginId, Origin>,
-    extras: IndexMap<Entity, Extra>,
+    pub(crate) extras: IndexMap<Entity, Extra>,
 }
 
 impl Default for Program {
@@ -266,6 +267,11 @@ impl Program {
         self.sections[section as usize].blocks.iter().copied()
     }
 
+    /// All blocks of both sections, in order of making.
+    pub fn block_ids(&self) -> impl DoubleEndedIterator<Item = BlockId> + ExactSizeIterator + use<> {
+        self.blocks.ids()
+    }
+
     /// Number of op rows, removed ones included: the size of a table keyed by [`OpId`].
     pub fn op_rows(&self) -> usize {
         self.ops.len()
@@ -345,6 +351,15 @@ impl Program {
         self.section_blocks(section).all(|b| self.block(b).ops.is_empty() && self.block(b).vars.is_empty())
     }
 
+    /// Whether a section holds nothing at all: no block, no version, no kept bytes.
+    pub(crate) fn is_blank(&self, section: Section) -> bool {
+        let SectionData { blocks, version, op_versions } = self.section(section);
+        blocks.is_empty()
+            && version.is_none()
+            && op_versions.is_none()
+            && self.extra(Entity::Section(section)).is_none()
+    }
+
     // ---- appending (importers and the builder; passes use `Edit`)
 
     /// Sets what belongs to a whole section besides its blocks.
@@ -406,7 +421,8 @@ impl Program {
             _ => None,
         });
         let has_blocks = attrs.iter().any(|a| matches!(a.value, AttrValue::Block(_) | AttrValue::Blocks(_)));
-        let id = self.attr_lists.push(AttrList { attrs: attrs.into(), role, has_blocks });
+        let has_vars = attrs.iter().any(|a| matches!(a.value, AttrValue::Var(_) | AttrValue::Vars(_)));
+        let id = self.attr_lists.push(AttrList { attrs: attrs.into(), role, has_blocks, has_vars });
         let lists = &self.attr_lists;
         self.attr_table.insert_unique(h, id, |&id| attrs_hash(&lists[id].attrs));
         id

@@ -168,6 +168,19 @@ impl<'p> OpRef<'p> {
         self.program.attr_lists[self.data().attrs].has_blocks
     }
 
+    /// Variables that attributes name (constant time when there are none).
+    pub fn attr_vars(self) -> impl Iterator<Item = Name> + 'p {
+        let attrs = if self.program.attr_lists[self.data().attrs].has_vars { self.attrs() } else { &[] };
+        attrs
+            .iter()
+            .flat_map(|a| match &a.value {
+                AttrValue::Var(v) => std::slice::from_ref(v),
+                AttrValue::Vars(vs) => &vs[..],
+                _ => &[],
+            })
+            .copied()
+    }
+
     /// The `is_target` field of the file.
     pub fn is_target(self) -> Option<bool> {
         self.data().is_target

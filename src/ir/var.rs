@@ -151,7 +151,8 @@ pub struct VarDef {
 }
 
 impl VarDef {
-    /// A dense tensor without flags.
+    /// A temporary: a dense tensor with the flags that Paddle 2.6.2 writes for one (`persistable` and
+    /// `stop_gradient` present and false).
     pub fn tensor(name: Name, dtype: DType, shape: impl Into<Vec<i64>>) -> Self {
         VarDef {
             name,
@@ -159,8 +160,13 @@ impl VarDef {
             dtype,
             shape: shape.into(),
             lod_level: Some(0),
-            flags: VarFlags::default(),
+            flags: VarFlags::default().with(VarFlag::Persistable, Some(false)).with(VarFlag::StopGradient, Some(false)),
         }
+    }
+
+    /// A persistable dense tensor as Paddle 2.6.2 writes one: without a LoD level.
+    pub fn persistable(name: Name, dtype: DType, shape: impl Into<Vec<i64>>) -> Self {
+        VarDef { lod_level: None, ..VarDef::tensor(name, dtype, shape) }.with(VarFlag::Persistable, true)
     }
 
     /// The same with a flag set.

@@ -1,0 +1,544 @@
+//! Do parameter and master agree when main starts, and after every step? The proof.
+//!
+//! For each pair, each derived copy and each 16-bit parameter without a master: no finding means
+//! *proved*, on every run, modulo NaN payloads. A finding is evidence, worded as such: different
+//! symbolic sources may still hold equal numbers.
+//!
+//! What is checked (SEMANTICS §5): **in step** at main's entry, at the end of a step, and before every
+//! op of main that reads either cell; **typed** and **lossless** at main's entry. **Fresh** follows from
+//! in step: equal terms descend from the same loads; a load that an initialiser overwrites is
+//! reported apart.
+
+use crate::analysis::cells::Cells;
+use crate::analysis::effects::Effects;
+use crate::analysis::exec::{Exec, ExecOptions, Form, Observer, Silent, Writer};
+use crate::analysis::pairs::{Pair, Pairs};
+use crate::analysis::values::{Known, Value, ValueId};
+use crate::ir::{DType, F32, OpId, OpRef, Program, Section};
+use crate::names::{Name, sym};
+use crate::ops::{Effect, Ops};
+
+/// What a verdict is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Subject {
+    /// a parameter and its master
+    Pair(Pair),
+    /// a persistable that `op` derives from others
+    Copy {
+        /// the derived cell
+        cell: Name,
+        /// the first cell that it is derived from
+        source: Name,
+        /// the op that derives it
+        op: OpId,
+    },
+    /// a 16-bit parameter without a master
+    Param(Name),
+}
+
+/// When a finding holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// when main starts
+    Entry,
+    /// before this op of main reads it
+    Before(OpId),
+    /// at the end of a step of main
+    StepEnd,
+}
+
+/// What would settle an unproved claim.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Obligation {
+    /// entry `param` of the file, narrowed, equals entry `master`, narrowed
+    EntriesAgree {
+        /// the checkpoint that brought the parameter
+        file: String,
+        /// the parameter's key
+        param: String,
+        /// the checkpoint that brought the master
+        master_file: String,
+        /// the master's key
+        master: String,
+    },
+    /// the stored dtype of a checkpoint entry is not known
+    StoredDtype(Name),
+    /// an op of unknown kind may have written a cell
+    UnknownOp(OpId),
+    /// nothing in startup writes this cell
+    NeverWritten(Name),
+    /// the values come from branches that the proof does not relate
+    Branches,
+}
+
+/// One thing wrong, or not proved, about a subject.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// the two descend from different sources
+    Stale {
+        /// when
+        when: When,
+        /// the cell that holds the old value
+        old: Name,
+        /// the cell that holds the new one
+        new: Name,
+        /// who wrote the old one
+        old_writer: Writer,
+        /// who wrote the new one
+        new_writer: Writer,
+    },
+    /// the master went through 16 bits although float32 was at hand
+    Lossy {
+        /// who wrote the master
+        writer: Writer,
+    },
+    /// the run-time dtype differs from main's declaration
+    WrongType {
+        /// the cell
+        cell: Name,
+        /// what it holds
+        runtime: DType,
+        /// what main declares
+        declared: DType,
+        /// who wrote it
+        writer: Writer,
+    },
+    /// both were loaded, and the loaded values disagree
+    Conflict {
+        /// the largest difference between the two, as float32
+        largest: F32,
+    },
+    /// nothing in startup writes the master
+    Unset,
+    /// cannot be decided from the program alone
+    Unproved {
+        /// when
+        when: When,
+        /// what would settle it
+        obligation: Obligation,
+    },
+}
+
+/// The outcome for one subject.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// what it is about
+    pub subject: Subject,
+    /// what was found; empty means proved
+    pub findings: Vec<Finding>,
+}
+
+impl Verdict {
+    /// Whether the subject is proved.
+    pub fn proved(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+/// Facts that are no verdict on a subject but worth a warning.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Remark {
+    /// the master is made from a 16-bit checkpoint value
+    LowPrecisionSource(Pair, Writer),
+    /// a load's value is overwritten before anything reads it
+    LoadOverwritten {
+        /// the cell
+        cell: Name,
+        /// the load
+        load: OpId,
+        /// the op that overwrites it
+        by: OpId,
+    },
+    /// an optimizer op updates the parameter of a pair without its master
+    UnusedMaster(Pair, OpId),
+    /// looks like a pair, but shapes or dtypes do not fit
+    BadPair(Pair),
+}
+
+/// The outcome of the proof.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Coherence {
+    /// one verdict a pair, then a derived copy, then a 16-bit parameter without master
+    pub verdicts: Vec<Verdict>,
+    /// warnings
+    pub remarks: Vec<Remark>,
+}
+
+impl Coherence {
+    /// Whether every subject is proved.
+    pub fn proved(&self) -> bool {
+        self.verdicts.iter().all(Verdict::proved)
+    }
+
+    /// The verdict on a parameter's pair (the first, when it has several masters).
+    pub fn of_param(&self, param: Name) -> Option<&Verdict> {
+        self.verdicts.iter().find(|v| match v.subject {
+            Subject::Pair(p) => p.param == param,
+            Subject::Param(n) => n == param,
+            Subject::Copy { .. } => false,
+        })
+    }
+
+    /// Number of pairs, and of those proved.
+    pub fn pair_counts(&self) -> (usize, usize) {
+        let pairs = self.verdicts.iter().filter(|v| matches!(v.subject, Subject::Pair(_)));
+        pairs.fold((0, 0), |(n, ok), v| (n + 1, ok + usize::from(v.proved())))
+    }
+
+    /// Settles obligations on pairs: `decide` looks at one, `None` when it cannot tell. What holds is
+    /// struck; what does not becomes a [`Finding::Conflict`].
+    pub fn discharge(&mut self, mut decide: impl FnMut(&Pair, &Obligation) -> Option<Settled>) {
+        for verdict in &mut self.verdicts {
+            let Subject::Pair(pair) = verdict.subject else { continue };
+            verdict.findings.retain_mut(|f| {
+                let Finding::Unproved { obligation, .. } = f else { return true };
+                match decide(&pair, obligation) {
+                    None => true,
+                    Some(Settled::Holds) => false,
+                    Some(Settled::Differs(largest)) => {
+                        *f = Finding::Conflict { largest };
+                        true
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// The outcome of looking at an obligation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Settled {
+    /// it holds
+    Holds,
+    /// it does not; the largest difference
+    Differs(F32),
+}
+
+/// Proves what can be proved of a program, with the crate's op table.
+pub fn coherence(program: &Program) -> Coherence {
+    coherence_with(program, Ops::standard(), &[], ExecOptions::default())
+}
+
+/// The same with another op table, pairs that the caller knows of, and options.
+pub fn coherence_with(program: &Program, ops: &Ops, declared: &[(Name, Name)], options: ExecOptions) -> Coherence {
+    let kinds = ops.resolve(program);
+    let effects = Effects::new(program, &kinds);
+    let cells = Cells::new(program);
+    let pairs = Pairs::new(program, &kinds, &cells, declared);
+    let mut exec = Exec::new(program, &effects, &cells, &pairs, options);
+    let mut out = Coherence::default();
+    out.remarks.extend(pairs.rejected().iter().map(|&p| Remark::BadPair(p)));
+
+    let mut lost = Lost::default();
+    exec.run(Section::Startup, &mut lost);
+    out.remarks.extend(lost.0);
+
+    let mut verdicts: Vec<Verdict> =
+        pairs.rows().iter().map(|&p| Verdict { subject: Subject::Pair(p), findings: Vec::new() }).collect();
+    let no_startup = program.is_empty(Section::Startup);
+    for (i, verdict) in verdicts.iter_mut().enumerate() {
+        entry_findings(&mut exec, i, no_startup, verdict, &mut out.remarks);
+    }
+    let mut others = Vec::new();
+    derived(&mut exec, &mut others);
+    singles(&mut exec, &mut others);
+
+    // What held at entry must hold through a step, for every step.
+    let holding: Vec<(usize, Form)> = (0..pairs.rows().len())
+        .filter(|&i| verdicts[i].findings.iter().all(|f| !matches!(f, Finding::Stale { .. } | Finding::Unset)))
+        .filter_map(|i| exec.form(i).map(|f| (i, f)))
+        .collect();
+    exec.enter_step(&holding);
+    let mut watch = Watch { watched: vec![false; verdicts.len()], found: Vec::new(), unused: Vec::new() };
+    holding.iter().for_each(|&(i, _)| watch.watched[i] = true);
+    exec.run(Section::Main, &mut watch);
+    for &(i, form) in &holding {
+        if watch.watched[i] && exec.form(i) != Some(form) {
+            let finding = disagreement(&mut exec, i, When::StepEnd);
+            watch.found.push((i, finding));
+        }
+    }
+    out.remarks.extend(watch.unused);
+    for (i, finding) in watch.found {
+        verdicts[i].findings.push(finding);
+    }
+    out.verdicts = verdicts;
+    out.verdicts.extend(others);
+    out
+}
+
+/// Symbolic state at main's entry, for passes that need it.
+pub fn run_startup<'a>(exec: &mut Exec<'a>) {
+    exec.run(Section::Startup, &mut Silent);
+}
+
+fn entry_findings(exec: &mut Exec<'_>, i: usize, no_startup: bool, verdict: &mut Verdict, remarks: &mut Vec<Remark>) {
+    let pair = exec.pairs.rows()[i];
+    let (p, m) = (exec.value(pair.param), exec.value(pair.master));
+    let findings = &mut verdict.findings;
+    if !no_startup && exec.writer(pair.master) == Writer::Nobody {
+        findings.push(Finding::Unset);
+        return;
+    }
+    if !exec.in_step(i) {
+        let finding = disagreement(exec, i, When::Entry);
+        findings.push(finding);
+    }
+    for (cell, v, declared) in [(pair.param, p, pair.low), (pair.master, m, DType::F32)] {
+        typed(exec, cell, v, declared, findings);
+    }
+    match lossy(exec, m, 0) {
+        Some(true) => findings.push(Finding::Lossy { writer: exec.writer(pair.master) }),
+        Some(false) => {}
+        None => findings.push(unproved(Obligation::StoredDtype(pair.master))),
+    }
+    if let Value::Cast(DType::F32, inner) = exec.values.get(m)
+        && matches!(exec.values.get(inner), Value::Load { .. })
+        && exec.values.known(inner).exact().is_some_and(DType::is_low)
+    {
+        remarks.push(Remark::LowPrecisionSource(pair, exec.writer(pair.master)));
+    }
+}
+
+fn unproved(obligation: Obligation) -> Finding {
+    Finding::Unproved { when: When::Entry, obligation }
+}
+
+fn typed(exec: &mut Exec<'_>, cell: Name, v: ValueId, declared: DType, findings: &mut Vec<Finding>) {
+    match exec.values.known(v) {
+        Known::Is(d) if d == declared => {}
+        Known::Is(runtime) => {
+            findings.push(Finding::WrongType { cell, runtime, declared, writer: exec.writer(cell) });
+        }
+        Known::UpToF32 | Known::Unknown => {
+            let mut loaded = false;
+            exec.values.leaves(v, LEAVES, |leaf| loaded |= matches!(leaf, Value::Load { .. }));
+            if loaded {
+                findings.push(unproved(Obligation::StoredDtype(cell)));
+            }
+        }
+    }
+}
+
+/// Terms looked at below one value.
+const LEAVES: usize = 4096;
+
+/// Whether a master was rounded through 16 bits with float32 at hand; `None` when that hangs on a
+/// stored dtype.
+fn lossy(exec: &Exec<'_>, m: ValueId, depth: usize) -> Option<bool> {
+    match exec.values.get(m) {
+        Value::Cast(DType::F32, low) => match exec.values.get(low) {
+            Value::Cast(d, v) if d.is_low() => match exec.values.known(v) {
+                Known::Is(DType::F32 | DType::F64) => Some(true),
+                Known::UpToF32 => None,
+                _ => Some(false),
+            },
+            _ => Some(false),
+        },
+        Value::Join(_, a, b) if depth < 8 => match (lossy(exec, a, depth + 1), lossy(exec, b, depth + 1)) {
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (Some(false), Some(false)) => Some(false),
+            _ => None,
+        },
+        _ => Some(false),
+    }
+}
+
+#[derive(Default)]
+struct Sources {
+    loads: Vec<Value>,
+    unknown: Option<OpId>,
+    entry: Option<Name>,
+    whole: bool,
+}
+
+fn sources(exec: &Exec<'_>, v: ValueId) -> Sources {
+    let mut s = Sources::default();
+    s.whole = exec.values.leaves(v, LEAVES, |leaf| match leaf {
+        Value::Load { .. } => s.loads.push(leaf),
+        Value::Opaque(op, _) if exec.effects.effect(exec.program.op(op)) == Effect::Unknown => s.unknown = Some(op),
+        Value::Entry(name) => s.entry = Some(name),
+        _ => {}
+    });
+    s
+}
+
+/// Why a pair that does not provably agree does not.
+fn disagreement(exec: &mut Exec<'_>, i: usize, when: When) -> Finding {
+    let pair = exec.pairs.rows()[i];
+    let (p, m) = (exec.value(pair.param), exec.value(pair.master));
+    let (sp, sm) = (sources(exec, p), sources(exec, m));
+    let unproved = |obligation| Finding::Unproved { when, obligation };
+    if let Some(op) = sp.unknown.or(sm.unknown) {
+        return unproved(Obligation::UnknownOp(op));
+    }
+    if let Some(name) = sp.entry.or(sm.entry).filter(|_| when == When::Entry) {
+        let written = |n| exec.writer(n) != Writer::Nobody;
+        if !written(pair.param) || !written(pair.master) {
+            return unproved(Obligation::NeverWritten(name));
+        }
+    }
+    if !sp.whole || !sm.whole {
+        return unproved(Obligation::Branches);
+    }
+    if let (Some((f, k)), Some((mf, mk))) = (plain_load(exec, p), plain_load(exec, m)) {
+        return unproved(Obligation::EntriesAgree {
+            file: exec.file_path(f).to_owned(),
+            param: exec.key_text(k).to_owned(),
+            master_file: exec.file_path(mf).to_owned(),
+            master: exec.key_text(mk).to_owned(),
+        });
+    }
+    // The newer cell is the one with a load that the other has not seen, else the one written last.
+    let only_p = sp.loads.iter().any(|l| !sm.loads.contains(l));
+    let only_m = sm.loads.iter().any(|l| !sp.loads.contains(l));
+    let later = |a: Writer, b: Writer| a.op().map(|op| order(exec, op)) >= b.op().map(|op| order(exec, op));
+    let param_is_new = match (only_p, only_m) {
+        (true, false) => true,
+        (false, true) => false,
+        _ => later(exec.writer(pair.param), exec.writer(pair.master)),
+    };
+    let (old, new) = if param_is_new { (pair.master, pair.param) } else { (pair.param, pair.master) };
+    Finding::Stale { when, old, new, old_writer: exec.writer(old), new_writer: exec.writer(new) }
+}
+
+/// A rough program order for ops: section, then position of the op in its block.
+fn order(exec: &Exec<'_>, op: OpId) -> (Section, usize) {
+    let r = exec.program.op(op);
+    let block = exec.program.block(r.block());
+    (block.section, block.ops.iter().position(|&o| o == op).unwrap_or(0))
+}
+
+/// A checkpoint entry under any number of casts.
+fn plain_load(exec: &Exec<'_>, mut v: ValueId) -> Option<(u32, u32)> {
+    loop {
+        match exec.values.get(v) {
+            Value::Cast(_, inner) => v = inner,
+            Value::Load { file, key, .. } => return Some((file, key)),
+            _ => return None,
+        }
+    }
+}
+
+/// Persistables whose last write in startup is a pure function of other persistables.
+fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
+    let program = exec.program;
+    let Some(global) = program.global_block(Section::Startup) else { return };
+    for op in program.ops(global) {
+        let effect = exec.effects.effect(op);
+        if !matches!(effect, Effect::Copy | Effect::Cast | Effect::Pure) {
+            continue;
+        }
+        let inputs: Vec<Name> = op.input_args().collect();
+        let Some(&source) = inputs.first() else { continue };
+        if !inputs.iter().all(|&n| exec.cells.get(n).persistable) {
+            continue;
+        }
+        for (i, cell) in op.output_args().enumerate() {
+            let last = exec.writer(cell) == Writer::Op(op.id);
+            let is_pair = exec.pairs.of(cell).any(|k| {
+                let p = exec.pairs.rows()[k];
+                inputs == [p.param] && p.master == cell || inputs == [p.master] && p.param == cell
+            });
+            if !last || is_pair || inputs.contains(&cell) || !exec.cells.get(cell).persistable {
+                continue;
+            }
+            let args: Vec<ValueId> = inputs.iter().map(|&n| exec.value(n)).collect();
+            let now = exec.value(cell);
+            let wanted = match effect {
+                Effect::Copy => args[0],
+                Effect::Cast => match exec.values.get(now) {
+                    // The term says to which dtype; a cast to the source's own dtype leaves none.
+                    Value::Cast(d, _) => exec.values.cast(d, args[0]),
+                    _ => match op.attr(sym::OUT_DTYPE).and_then(|v| v.as_int()) {
+                        Some(code) => exec.values.cast(DType::from_code(code as i32), args[0]),
+                        None => continue,
+                    },
+                },
+                _ => {
+                    let known = exec.values.known(now);
+                    exec.values.apply(op.kind(), op.data().attrs, i as u32, &args, known)
+                }
+            };
+            let mut findings = Vec::new();
+            if wanted != now {
+                let newest = inputs.iter().copied().find(|&n| exec.writer(n) != Writer::Nobody).unwrap_or(source);
+                findings.push(Finding::Stale {
+                    when: When::Entry,
+                    old: cell,
+                    new: newest,
+                    old_writer: exec.writer(cell),
+                    new_writer: exec.writer(newest),
+                });
+            }
+            out.push(Verdict { subject: Subject::Copy { cell, source, op: op.id }, findings });
+        }
+    }
+}
+
+/// 16-bit parameters without a master: only the run-time dtype is claimed.
+fn singles(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
+    let program = exec.program;
+    let Some(global) = program.global_block(Section::Main) else { return };
+    for &var in &program.block(global).vars {
+        let v = program.var(var);
+        if !v.dtype.is_low() || !v.persistable() || exec.pairs.has(v.name) || exec.writer(v.name) == Writer::Nobody {
+            continue;
+        }
+        let mut findings = Vec::new();
+        let value = exec.value(v.name);
+        typed(exec, v.name, value, v.dtype, &mut findings);
+        out.push(Verdict { subject: Subject::Param(v.name), findings });
+    }
+}
+
+#[derive(Default)]
+struct Lost(Vec<Remark>);
+
+impl Observer for Lost {
+    fn lost(&mut self, cell: Name, load: OpId, by: OpId) {
+        self.0.push(Remark::LoadOverwritten { cell, load, by });
+    }
+}
+
+/// Watches main for reads of a pair that is not in step.
+struct Watch {
+    watched: Vec<bool>,
+    found: Vec<(usize, Finding)>,
+    unused: Vec<Remark>,
+}
+
+impl Observer for Watch {
+    fn before(&mut self, exec: &mut Exec<'_>, op: OpRef<'_>) {
+        let pairs = exec.pairs;
+        let effect = exec.effects.effect(op);
+        if let Effect::Optimizer(_) = effect
+            && op.input(sym::MASTER_PARAM).is_empty()
+        {
+            for &p in op.input(sym::PARAM) {
+                self.unused.extend(pairs.of(p).map(|i| Remark::UnusedMaster(pairs.rows()[i], op.id)));
+            }
+        }
+        if matches!(effect, Effect::Resync | Effect::AmpInit | Effect::Load) {
+            return;
+        }
+        for name in op.input_args() {
+            if !pairs.has(name) {
+                continue;
+            }
+            for i in pairs.of(name) {
+                if !self.watched[i] || exec.in_step(i) {
+                    continue;
+                }
+                let pair = pairs.rows()[i];
+                let other = if name == pair.param { pair.master } else { pair.param };
+                let mends = matches!(effect, Effect::Copy | Effect::Cast) && op.output(sym::OUT) == [other];
+                if !mends {
+                    self.watched[i] = false;
+                    let finding = disagreement(exec, i, When::Before(op.id));
+                    self.found.push((i, finding));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! What does each cell hold after each op? Abstract execution over symbolic [`Values`].
+//!
+//! One sweep a block, in order. A branch joins what its sub-block may have written. A loop (and the
+//! steps of main) is handled by induction: at its head, what the body writes is unknown, except
+//! that a pair in step stays in step; the body must then re-establish the relation, or the pair is
+//! not claimed. The state is a dense row a name, so a sweep costs the arguments alone.
+
+use crate::analysis::cells::Cells;
+use crate::analysis::effects::{Access, Effects};
+use crate::analysis::pairs::Pairs;
+use crate::analysis::values::{Known, Value, ValueId, Values};
+use crate::entity::EntityId;
+use crate::ir::{AttrValue, BlockId, DType, OpId, OpRef, Program, Section};
+use crate::names::{Name, sym};
+use crate::ops::{Effect, Wants};
+use rustc_hash::FxHashMap;
+
+/// Who wrote a cell last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writer {
+    /// nothing yet
+    Nobody,
+    /// an op; for a write inside a sub-block, the op there
+    Op(OpId),
+}
+
+impl Writer {
+    /// The op, if there is one.
+    pub fn op(self) -> Option<OpId> {
+        match self {
+            Writer::Op(op) => Some(op),
+            Writer::Nobody => None,
+        }
+    }
+}
+
+/// What the executor tells while it runs.
+pub trait Observer {
+    /// Called before each op, sub-blocks included; a loop body may be run more than once.
+    fn before(&mut self, _exec: &mut Exec<'_>, _op: OpRef<'_>) {}
+    /// Called after each op.
+    fn after(&mut self, _exec: &mut Exec<'_>, _op: OpRef<'_>) {}
+    /// A load wrote `name` and `by` overwrote it before anything read it.
+    fn lost(&mut self, _name: Name, _load: OpId, _by: OpId) {}
+}
+
+/// The relation of a pair that is assumed at the head of a loop and must hold at its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// parameter = narrow(master)
+    Narrow,
+    /// parameter = master: not narrowed yet
+    Same,
+}
+
+/// An observer that looks at nothing.
+pub struct Silent;
+impl Observer for Silent {}
+
+/// Options of an execution.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct ExecOptions {
+    /// leave masters as they are at an `amp_init` that would overwrite them
+    pub ignore_rewrite: bool,
+}
+
+/// The state of an execution.
+pub struct Exec<'a> {
+    /// the program
+    pub program: &'a Program,
+    /// its effects
+    pub effects: &'a Effects<'a>,
+    /// its declarations
+    pub cells: &'a Cells,
+    /// its pairs
+    pub pairs: &'a Pairs,
+    /// all terms
+    pub values: Values,
+    options: ExecOptions,
+    state: Vec<ValueId>,
+    writers: Vec<Writer>,
+    /// load that wrote a cell nobody has read since
+    unread: Vec<Option<OpId>>,
+    files: FxHashMap<&'a str, u32>,
+    keys: FxHashMap<&'a str, u32>,
+    versions: Vec<u32>,
+    open: Vec<bool>,
+    /// whether the observer is told: not in the first sweeps of a loop body
+    loud: bool,
+}
+
+const UNSET: u32 = u32::MAX;
+
+impl<'a> Exec<'a> {
+    /// A state before startup: nothing is known of any cell.
+    pub fn new(
+        program: &'a Program,
+        effects: &'a Effects<'a>,
+        cells: &'a Cells,
+        pairs: &'a Pairs,
+        options: ExecOptions,
+    ) -> Self {
+        let n = program.names().len();
+        Exec {
+            program,
+            effects,
+            cells,
+            pairs,
+            values: Values::new(),
+            options,
+            state: vec![ValueId(UNSET); n],
+            writers: vec![Writer::Nobody; n],
+            unread: vec![None; n],
+            files: FxHashMap::default(),
+            keys: FxHashMap::default(),
+            versions: Vec::new(),
+            open: vec![false; program.block_rows()],
+            loud: true,
+        }
+    }
+
+    /// What a cell holds now.
+    #[inline]
+    pub fn value(&mut self, name: Name) -> ValueId {
+        let v = self.state[name.index()];
+        if v.0 != UNSET {
+            return v;
+        }
+        let v = self.values.fresh(Value::Entry(name), Known::Unknown);
+        self.state[name.index()] = v;
+        v
+    }
+
+    /// Who wrote a cell last.
+    pub fn writer(&self, name: Name) -> Writer {
+        self.writers[name.index()]
+    }
+
+    /// Whether a pair agrees: narrow(master) equals narrow(parameter).
+    pub fn in_step(&mut self, pair: usize) -> bool {
+        let pair = self.pairs.rows()[pair];
+        let (p, m) = (self.value(pair.param), self.value(pair.master));
+        self.values.cast(pair.low, p) == self.values.cast(pair.low, m)
+    }
+
+    /// The relation of a pair, `None` when none is known.
+    pub fn form(&mut self, pair: usize) -> Option<Form> {
+        let pair = self.pairs.rows()[pair];
+        let (p, m) = (self.value(pair.param), self.value(pair.master));
+        if p == m {
+            Some(Form::Same)
+        } else if self.values.cast(pair.low, m) == p {
+            Some(Form::Narrow)
+        } else {
+            None
+        }
+    }
+
+    /// Runs a section's global block once.
+    pub fn run(&mut self, section: Section, observer: &mut dyn Observer) {
+        if let Some(global) = self.program.global_block(section) {
+            self.block(global, observer);
+        }
+    }
+
+    /// Prepares for a step of main other than the first: whatever main writes and keeps is unknown,
+    /// except that each pair of `holding` agrees.
+    pub fn enter_step(&mut self, holding: &[(usize, Form)]) {
+        let Some(global) = self.program.global_block(Section::Main) else { return };
+        let mut written = Vec::new();
+        let mut seen = vec![false; self.state.len()];
+        for op in self.program.ops(global) {
+            self.effects.each(op, |name, access| {
+                if access != Access::Read && !std::mem::replace(&mut seen[name.index()], true) {
+                    written.push(name);
+                }
+            });
+        }
+        written.retain(|&n| self.cells.get(n).persistable);
+        self.forget(&written, holding, None);
+    }
+
+    /// Makes `written` unknown, keeping the relation of the pairs in `holding`. Nothing is kept of a
+    /// dtype: a later iteration may have written another.
+    fn forget(&mut self, written: &[Name], holding: &[(usize, Form)], head: Option<OpId>) {
+        for &name in written {
+            let leaf = head.map_or(Value::Step(name), |op| Value::Head(op, name));
+            self.state[name.index()] = self.values.fresh(leaf, Known::Unknown);
+        }
+        for &(i, form) in holding {
+            let pair = self.pairs.rows()[i];
+            let m = self.value(pair.master);
+            self.state[pair.param.index()] = match form {
+                Form::Same => m,
+                Form::Narrow => self.values.cast(pair.low, m),
+            };
+        }
+    }
+
+    fn block(&mut self, block: BlockId, observer: &mut dyn Observer) {
+        // A block inside itself is reported by the verifier; its effects are unknown.
+        if std::mem::replace(&mut self.open[block.index()], true) {
+            return;
+        }
+        let program = self.program;
+        for op in program.ops(block) {
+            if self.loud {
+                observer.before(self, op);
+            }
+            self.step(op, observer);
+            if self.loud {
+                observer.after(self, op);
+            }
+        }
+        self.open[block.index()] = false;
+    }
+
+    fn declared(&self, name: Name) -> Known {
+        self.cells.dtype(self.program, name).map_or(Known::Unknown, Known::Is)
+    }
+
+    #[inline]
+    fn set(&mut self, op: OpRef<'_>, name: Name, value: ValueId, observer: &mut dyn Observer) {
+        self.state[name.index()] = value;
+        self.writers[name.index()] = Writer::Op(op.id);
+        if let Some(load) = self.unread[name.index()].take()
+            && self.loud
+        {
+            observer.lost(name, load, op.id);
+        }
+    }
+
+    fn set_opaque(&mut self, op: OpRef<'_>, name: Name, out: u32, observer: &mut dyn Observer) {
+        let known = self.declared(name);
+        let v = self.values.fresh(Value::Opaque(op.id, out), known);
+        self.set(op, name, v, observer);
+    }
+
+    fn step(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
+        for name in op.input_args().chain(op.attr_vars()) {
+            self.unread[name.index()] = None;
+        }
+        let effect = self.effects.effect(op);
+        match effect {
+            Effect::Copy | Effect::Cast => match (op.input(sym::X), op.output(sym::OUT)) {
+                (&[x], &[out]) => {
+                    let x = self.value(x);
+                    let to = match (effect, op.attr(sym::OUT_DTYPE)) {
+                        (Effect::Copy, _) => None,
+                        (_, Some(AttrValue::Int(code))) => Some(DType::from_code(*code)),
+                        _ => return self.all_opaque(op, observer),
+                    };
+                    let v = match to {
+                        Some(to) => self.values.cast(to, x),
+                        None => x,
+                    };
+                    self.set(op, out, v, observer);
+                }
+                _ => self.all_opaque(op, observer),
+            },
+            Effect::Pure => {
+                let args: Vec<_> = op.input_args().map(|n| self.value(n)).collect();
+                for (i, name) in op.output_args().enumerate() {
+                    let known = self.declared(name);
+                    let v = self.values.apply(op.kind(), op.data().attrs, i as u32, &args, known);
+                    self.set(op, name, v, observer);
+                }
+            }
+            Effect::Init => {
+                let dtype = match op.attr(sym::DTYPE) {
+                    Some(AttrValue::Int(code)) => Some(DType::from_code(*code)),
+                    _ => None,
+                };
+                for (i, name) in op.output_args().enumerate() {
+                    let known = dtype.map_or_else(|| self.declared(name), Known::Is);
+                    let v = self.values.fresh(Value::Init(op.id, i as u32), known);
+                    self.set(op, name, v, observer);
+                }
+            }
+            Effect::Opaque => self.all_opaque(op, observer),
+            Effect::Optimizer(wants) => self.optimizer(op, wants, observer),
+            Effect::Load => self.load(op, observer),
+            Effect::Save => {
+                let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("");
+                let file = self.file(path);
+                self.versions[file as usize] += 1;
+            }
+            Effect::AmpInit => self.amp_init(op, observer),
+            Effect::Resync => self.resync(op, observer),
+            Effect::Cond => self.cond(op, observer),
+            Effect::While => self.while_loop(op, observer),
+            Effect::Unknown => self.unknown(op, observer),
+        }
+    }
+
+    fn all_opaque(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
+        for (i, name) in op.output_args().enumerate() {
+            self.set_opaque(op, name, i as u32, observer);
+        }
+    }
+
+    fn unknown(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
+        let mut names = Vec::new();
+        self.effects.each(op, |name, access| {
+            if access != Access::Read {
+                names.push(name);
+            }
+        });
+        for (i, name) in names.into_iter().enumerate() {
+            self.unread[name.index()] = None;
+            let v = self.values.fresh(Value::Opaque(op.id, i as u32), Known::Unknown);
+            self.set(op, name, v, observer);
+        }
+    }
+
+    fn optimizer(&mut self, op: OpRef<'_>, wants: Wants, observer: &mut dyn Observer) {
+        let (params, masters) = (op.output(sym::PARAM_OUT), op.output(sym::MASTER_PARAM_OUT));
+        let uses_master = wants == Wants::Master
+            && masters.len() == params.len()
+            && op.attr(sym::MULTI_PRECISION).and_then(AttrValue::as_bool) == Some(true);
+        // A skipped update leaves both as they were: in step only if they were before.
+        let skips = !op.input(sym::SKIP_UPDATE).is_empty();
+        let mut done = Vec::new();
+        if uses_master {
+            for (i, (&p, &m)) in params.iter().zip(masters).enumerate() {
+                let low = self.cells.dtype(self.program, p).unwrap_or(DType::Other(-1));
+                let (old_p, old_m) = (self.value(p), self.value(m));
+                let holds = self.values.cast(low, old_p) == self.values.cast(low, old_m)
+                    && self.values.known(old_p) == Known::Is(low);
+                let new_m = self.values.fresh(Value::Opaque(op.id, i as u32), Known::Is(DType::F32));
+                if !skips || holds {
+                    let new_p = self.values.cast(low, new_m);
+                    self.set(op, m, new_m, observer);
+                    self.set(op, p, new_p, observer);
+                    done.extend([p, m]);
+                }
+            }
+        }
+        for (i, name) in op.output_args().enumerate() {
+            if !done.contains(&name) {
+                self.set_opaque(op, name, i as u32, observer);
+            }
+        }
+    }
+
+    fn file(&mut self, path: &'a str) -> u32 {
+        let next = self.files.len() as u32;
+        let file = *self.files.entry(path).or_insert(next);
+        if file == next {
+            self.versions.push(0);
+        }
+        file
+    }
+
+    /// The path of a file number.
+    pub fn file_path(&self, file: u32) -> &'a str {
+        self.files.iter().find(|&(_, &f)| f == file).map_or("", |(p, _)| p)
+    }
+
+    /// The text of a key number.
+    pub fn key_text(&self, key: u32) -> &'a str {
+        self.keys.iter().find(|&(_, &k)| k == key).map_or("", |(p, _)| p)
+    }
+
+    fn load(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
+        let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("");
+        let file = self.file(path);
+        let version = self.versions[file as usize];
+        let keys = op.attr(sym::KEYS).and_then(AttrValue::as_strs).unwrap_or(&[]);
+        let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints).unwrap_or_default();
+        for (i, name) in op.output_args().enumerate() {
+            let key = keys.get(i).map_or(self.program.name(name), |k| k);
+            let next = self.keys.len() as u32;
+            let key = *self.keys.entry(key).or_insert(next);
+            let known = match stored.get(i) {
+                Some(&code) => i32::try_from(code).map_or(Known::Unknown, |c| Known::Is(DType::from_code(c))),
+                // What a 16-bit cell may be loaded from (SEMANTICS §8); the interpreter refuses the rest.
+                None if self.cells.dtype(self.program, name).is_some_and(DType::is_low) => Known::UpToF32,
+                None => Known::Unknown,
+            };
+            let v = self.values.load(file, key, version, known);
+            self.set(op, name, v, observer);
+            self.unread[name.index()] = Some(op.id);
+        }
+    }
+
+    fn amp_init(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
+        let Some(&AttrValue::Int(code)) = op.attr(sym::DTYPE) else { return self.unknown(op, observer) };
+        let low = DType::from_code(code);
+        for (&x, &out) in op.input(sym::X).iter().zip(op.output(sym::OUT)) {
+            let x = self.value(x);
+            let v = self.values.cast(low, x);
+            self.set(op, out, v, observer);
+        }
+        if self.options.ignore_rewrite {
+            return;
+        }
+        for (&p, &m) in op.input(sym::MASTER_OF).iter().zip(op.output(sym::MASTER_PARAM_OUT)) {
+            let p = self.value(p);
+            let v = self.values.cast(DType::F32, p);
+            self.set(op, m, v, observer);
+        }
+    }
+
+    fn resync(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
+        let (&[p], &[m]) = (op.input(sym::PARAM), op.input(sym::MASTER_PARAM)) else {
+            return self.unknown(op, observer);
+        };
+        let Some(&AttrValue::Int(code)) = op.attr(sym::DTYPE) else { return self.unknown(op, observer) };
+        let low = DType::from_code(code);
+        let (pv, mv) = (self.value(p), self.value(m));
+        let agree = self.values.cast(low, pv) == self.values.cast(low, mv);
+        let wide = self.values.cast(DType::F32, pv);
+        let takes_param = op.attr(sym::ON_CONFLICT).and_then(AttrValue::as_str) == Some("param");
+        let new_m = match op.attr(sym::DIRECTION).and_then(AttrValue::as_str) {
+            Some("param") => wide,
+            Some("master") => mv,
+            Some("both") if takes_param && !agree => self.values.join(op.id, wide, mv),
+            Some("both") => mv,
+            Some("auto") if agree => mv,
+            // Decided by what was loaded last; if neither was, the op does nothing.
+            Some("auto") if self.loaded(p) || self.loaded(m) => self.values.join(op.id, wide, mv),
+            _ => return self.unknown(op, observer),
+        };
+        let new_p = self.values.cast(low, new_m);
+        self.set(op, m, new_m, observer);
+        self.set(op, p, new_p, observer);
+    }
+
+    fn loaded(&self, name: Name) -> bool {
+        self.writer(name).op().is_some_and(|op| self.effects.effect(self.program.op(op)) == Effect::Load)
+    }
+
+    /// Runs the sub-blocks one after the other, each on the state before it, and joins.
+    fn cond(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
+        let effects = self.effects;
+        for sub in op.sub_blocks() {
+            let inside = effects.block(sub);
+            if inside.unknown && self.open[sub.index()] {
+                return self.unknown(op, observer);
+            }
+            let before: Vec<_> = inside.writes.iter().map(|&n| (self.value(n), self.writers[n.index()])).collect();
+            self.block(sub, observer);
+            for (&name, &(old, old_writer)) in inside.writes.iter().zip(&before) {
+                let new = self.value(name);
+                self.state[name.index()] = self.values.join(op.id, new, old);
+                if new == old {
+                    self.writers[name.index()] = old_writer;
+                }
+                self.unread[name.index()] = None;
+            }
+        }
+        // Outputs that no sub-block writes: step scopes and the like.
+        for (i, name) in op.output_args().enumerate() {
+            if !op.sub_blocks().any(|b| effects.block(b).writes.contains(&name)) && !self.cells.get(name).persistable {
+                self.set_opaque(op, name, i as u32, observer);
+            }
+        }
+    }
+
+    fn while_loop(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
+        let effects = self.effects;
+        for sub in op.sub_blocks() {
+            let inside = effects.block(sub);
+            if self.open[sub.index()] {
+                return self.unknown(op, observer);
+            }
+            let mut touched: Vec<usize> = inside.writes.iter().flat_map(|&n| self.pairs.of(n)).collect();
+            touched.sort_unstable();
+            touched.dedup();
+            let mut holding: Vec<(usize, Form)> =
+                touched.into_iter().filter_map(|i| self.form(i).map(|f| (i, f))).collect();
+            let before: Vec<_> = inside.writes.iter().map(|&n| self.value(n)).collect();
+            // Quiet sweeps drop the relations that the body breaks, until it breaks none.
+            let told = std::mem::replace(&mut self.loud, false);
+            for last in [false, false, true] {
+                self.enter_loop(op, &inside.writes, &before, &holding);
+                self.block(sub, observer);
+                let kept: Vec<_> = holding.iter().copied().filter(|&(i, f)| self.form(i) == Some(f)).collect();
+                if kept.len() == holding.len() {
+                    break;
+                }
+                holding = if last { Vec::new() } else { kept };
+            }
+            self.loud = told;
+            self.enter_loop(op, &inside.writes, &before, &holding);
+            self.block(sub, observer);
+            // After the loop the state is that at its head, for some number of iterations.
+            self.enter_loop(op, &inside.writes, &before, &holding);
+        }
+        for (i, name) in op.output_args().enumerate() {
+            if !op.sub_blocks().any(|b| effects.block(b).writes.contains(&name)) && !self.cells.get(name).persistable {
+                self.set_opaque(op, name, i as u32, observer);
+            }
+        }
+    }
+
+    fn enter_loop(&mut self, op: OpRef<'_>, writes: &[Name], before: &[ValueId], holding: &[(usize, Form)]) {
+        for (&name, &old) in writes.iter().zip(before) {
+            self.state[name.index()] = old;
+            self.unread[name.index()] = None;
+        }
+        self.forget(writes, holding, Some(op.id));
+    }
+}

@@ -1,0 +1,269 @@
+//! What does a cell hold, symbolically? Hash-consed terms: equal ids mean equal bits on every run.
+//!
+//! Rules of simplification, each exact (modulo NaN payloads):
+//! 1. a cast to the value's own dtype is identity;
+//! 2. a cast of a widened value is the cast of the value itself, because widening is exact; with
+//!    rule 1, narrowing a value that was widened from that dtype is identity;
+//! 3. a cast of a join is the join of the casts;
+//! 4. a join of equal values is that value.
+//!
+//! A join remembers where it was made: two joins of one branch took the same side.
+
+use crate::entity::{EntityId, IdVec, entity};
+use crate::ir::{AttrListId, DType, OpId};
+use crate::names::{Name, Symbol};
+use hashbrown::HashTable;
+use rustc_hash::FxHashMap;
+use std::hash::{Hash, Hasher};
+
+entity! {
+    /// A symbolic value.
+    ValueId, "v"
+}
+
+/// What is known of a value's run-time dtype.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Known {
+    /// exactly this
+    Is(DType),
+    /// float16, bfloat16 or float32: what a load may bring for a 16-bit cell
+    UpToF32,
+    /// nothing
+    Unknown,
+}
+
+impl Known {
+    /// The dtype, when it is known exactly.
+    pub fn exact(self) -> Option<DType> {
+        match self {
+            Known::Is(d) => Some(d),
+            _ => None,
+        }
+    }
+
+    /// Whether a cast to `to` keeps every value as it is.
+    fn widens_to(self, to: DType) -> bool {
+        match self {
+            Known::Is(DType::F16 | DType::BF16) => matches!(to, DType::F32 | DType::F64),
+            Known::Is(DType::F32) | Known::UpToF32 => matches!(to, DType::F32 | DType::F64),
+            _ => false,
+        }
+    }
+}
+
+/// A term.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Value {
+    /// what the cell held before startup
+    Entry(Name),
+    /// what an initialiser wrote
+    Init(OpId, u32),
+    /// an entry of a checkpoint; `version` counts the saves to that file before
+    Load {
+        /// file, by number
+        file: u32,
+        /// key, by number
+        key: u32,
+        /// saves to the file before this load
+        version: u32,
+    },
+    /// a cast
+    Cast(DType, ValueId),
+    /// a pure function; arguments in the table's pool
+    Apply {
+        /// what it computes
+        kind: Symbol,
+        /// with these attributes
+        attrs: AttrListId,
+        /// which output
+        out: u32,
+        /// first argument in the pool
+        args: u32,
+        /// number of arguments
+        len: u32,
+    },
+    /// some output of an op
+    Opaque(OpId, u32),
+    /// the cell's value at the head of the loop that this op runs
+    Head(OpId, Name),
+    /// the cell's value at the start of a step of main
+    Step(Name),
+    /// one of two, decided at this op
+    Join(OpId, ValueId, ValueId),
+}
+
+#[derive(Clone, Copy)]
+struct Row {
+    value: Value,
+    known: Known,
+    depth: u16,
+}
+
+/// Deepest nesting of joins that is followed; beyond it a join is opaque.
+const MAX_JOIN_DEPTH: u16 = 48;
+
+/// All terms of one analysis.
+#[derive(Default)]
+pub struct Values {
+    rows: IdVec<ValueId, Row>,
+    args: Vec<ValueId>,
+    table: HashTable<ValueId>,
+    join_casts: FxHashMap<(DType, ValueId), ValueId>,
+}
+
+impl Values {
+    /// No terms.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A term.
+    #[inline]
+    pub fn get(&self, id: ValueId) -> Value {
+        self.rows[id].value
+    }
+
+    /// What is known of a term's dtype.
+    #[inline]
+    pub fn known(&self, id: ValueId) -> Known {
+        self.rows[id].known
+    }
+
+    /// The arguments of an [`Value::Apply`].
+    pub fn args(&self, args: u32, len: u32) -> &[ValueId] {
+        &self.args[args as usize..(args + len) as usize]
+    }
+
+    /// Number of terms.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// A term that equals no other: made anew at each call.
+    #[inline]
+    pub fn fresh(&mut self, value: Value, known: Known) -> ValueId {
+        self.rows.push(Row { value, known, depth: 0 })
+    }
+
+    fn cons(&mut self, value: Value, known: Known, depth: u16) -> ValueId {
+        let h = fx(&value);
+        if let Some(&id) = self.table.find(h, |&id| self.rows[id].value == value) {
+            return id;
+        }
+        let id = self.rows.push(Row { value, known, depth });
+        let (rows, pool) = (&self.rows, &self.args);
+        self.table.insert_unique(h, id, |&id| rehash(rows, pool, id));
+        id
+    }
+
+    /// A checkpoint entry; two loads of one entry of one version are equal.
+    pub fn load(&mut self, file: u32, key: u32, version: u32, known: Known) -> ValueId {
+        self.cons(Value::Load { file, key, version }, known, 0)
+    }
+
+    /// A cast, simplified.
+    pub fn cast(&mut self, to: DType, v: ValueId) -> ValueId {
+        let row = self.rows[v];
+        if row.known == Known::Is(to) {
+            return v;
+        }
+        match row.value {
+            Value::Cast(mid, inner) if to.is_float() && self.rows[inner].known.widens_to(mid) => self.cast(to, inner),
+            Value::Join(at, a, b) => {
+                // Joins share parts; without the memory a nest of them would cost its unfolding.
+                if let Some(&done) = self.join_casts.get(&(to, v)) {
+                    return done;
+                }
+                let (a, b) = (self.cast(to, a), self.cast(to, b));
+                let done = self.join(at, a, b);
+                self.join_casts.insert((to, v), done);
+                done
+            }
+            _ => self.cons(Value::Cast(to, v), Known::Is(to), row.depth),
+        }
+    }
+
+    /// A join, simplified.
+    pub fn join(&mut self, at: OpId, a: ValueId, b: ValueId) -> ValueId {
+        if a == b {
+            return a;
+        }
+        let (ra, rb) = (self.rows[a], self.rows[b]);
+        let known = if ra.known == rb.known { ra.known } else { Known::Unknown };
+        let depth = ra.depth.max(rb.depth) + 1;
+        if depth > MAX_JOIN_DEPTH {
+            return self.fresh(Value::Opaque(at, u32::MAX), known);
+        }
+        self.cons(Value::Join(at, a, b), known, depth)
+    }
+
+    /// A pure function of values.
+    pub fn apply(&mut self, kind: Symbol, attrs: AttrListId, out: u32, args: &[ValueId], known: Known) -> ValueId {
+        let depth = args.iter().map(|&a| self.rows[a].depth).max().unwrap_or(0);
+        let same = |this: &Self, id: ValueId| match this.rows[id].value {
+            Value::Apply { kind: k, attrs: a, out: o, args: s, len } => {
+                k == kind && a == attrs && o == out && this.args(s, len) == args
+            }
+            _ => false,
+        };
+        let h = apply_hash(kind, attrs, out, args);
+        if let Some(&id) = self.table.find(h, |&id| same(self, id)) {
+            return id;
+        }
+        let start = self.args.len() as u32;
+        self.args.extend_from_slice(args);
+        let id = self.rows.push(Row {
+            value: Value::Apply { kind, attrs, out, args: start, len: args.len() as u32 },
+            known,
+            depth,
+        });
+        let (rows, pool) = (&self.rows, &self.args);
+        self.table.insert_unique(h, id, |&id| rehash(rows, pool, id));
+        id
+    }
+
+    /// Calls `f` for each leaf (entry, init, load, opaque, head, step) below a term, at most `limit`
+    /// terms deep in total. Returns false when the limit was reached.
+    pub fn leaves(&self, root: ValueId, limit: usize, mut f: impl FnMut(Value)) -> bool {
+        let (mut stack, mut seen) = (vec![root], 0);
+        while let Some(v) = stack.pop() {
+            seen += 1;
+            if seen > limit {
+                return false;
+            }
+            match self.get(v) {
+                Value::Cast(_, v) => stack.push(v),
+                Value::Join(_, a, b) => stack.extend([a, b]),
+                Value::Apply { args, len, .. } => stack.extend(self.args(args, len)),
+                leaf => f(leaf),
+            }
+        }
+        true
+    }
+}
+
+fn fx(value: &Value) -> u64 {
+    let mut h = rustc_hash::FxHasher::default();
+    value.hash(&mut h);
+    h.finish()
+}
+
+fn apply_hash(kind: Symbol, attrs: AttrListId, out: u32, args: &[ValueId]) -> u64 {
+    let mut h = rustc_hash::FxHasher::default();
+    (kind, attrs.index(), out, args).hash(&mut h);
+    h.finish()
+}
+
+fn rehash(rows: &IdVec<ValueId, Row>, pool: &[ValueId], id: ValueId) -> u64 {
+    match rows[id].value {
+        Value::Apply { kind, attrs, out, args, len } => {
+            apply_hash(kind, attrs, out, &pool[args as usize..(args + len) as usize])
+        }
+        value => fx(&value),
+    }
+}

@@ -1,0 +1,150 @@
+//! How are tensors summed, averaged and searched? Sums run in index order, in float64.
+
+use super::super::context::{OpCx, dtype_fault, shape_fault};
+use super::super::error::{Fault, InterpError};
+use super::super::tensor::Tensor;
+use super::Kernel;
+use super::grad::from_f64;
+use super::lanes::{Lanes, float_input};
+use super::transfer::{axis_of, offsets, strides};
+use crate::ir::DType;
+
+pub(super) const KERNELS: &[(&str, Kernel)] = &[
+    ("reduce_sum", |cx| reduce(cx, false)),
+    ("reduce_mean", |cx| reduce(cx, true)),
+    ("reduce_any", |cx| reduce_bool(cx, false)),
+    ("reduce_all", |cx| reduce_bool(cx, true)),
+    ("reduce_sum_grad", |cx| reduce_grad(cx, false)),
+    ("reduce_mean_grad", |cx| reduce_grad(cx, true)),
+    ("mean", mean),
+    ("mean_grad", mean_grad),
+    ("sum", sum),
+];
+
+/// Which axes are reduced, and where each element goes.
+struct Reduction {
+    /// the result's shape
+    shape: Vec<usize>,
+    /// for each element of the input, its place in the result
+    to: Vec<usize>,
+    /// elements that make one of the result
+    each: usize,
+}
+
+fn reduction(cx: &OpCx<'_, '_>, x: &Tensor) -> Result<Reduction, InterpError> {
+    let rank = x.shape().len();
+    let dim = cx.attr_ints("dim")?.unwrap_or_else(|| vec![0]);
+    let all = cx.attr_bool("reduce_all", false)? || dim.is_empty();
+    let keep = cx.attr_bool("keep_dim", false)?;
+    let mut reduced = vec![all; rank];
+    if !all && rank > 0 {
+        for &d in &dim {
+            reduced[axis_of(d, rank, "dim")?] = true;
+        }
+    }
+    let kept: Vec<usize> = x.shape().iter().zip(&reduced).map(|(&d, &r)| if r { 1 } else { d }).collect();
+    let mut by = strides(&kept);
+    by.iter_mut().zip(&reduced).for_each(|(s, &r)| *s *= usize::from(!r));
+    cx.room(DType::F64, x.shape())?;
+    let shape = match keep {
+        true => kept.clone(),
+        false => kept.iter().zip(&reduced).filter(|&(_, &r)| !r).map(|(&d, _)| d).collect(),
+    };
+    let each = x.shape().iter().zip(&reduced).filter(|&(_, &r)| r).map(|(&d, _)| d).product();
+    Ok(Reduction { shape, to: offsets(x.shape(), &by, 0), each })
+}
+
+fn reduce(cx: &mut OpCx<'_, '_>, mean: bool) -> Result<(), InterpError> {
+    let x = cx.input("X")?;
+    let r = reduction(cx, &x)?;
+    let n = super::super::tensor::count(&r.shape)?;
+    let dtype = cx.attr_dtype("out_dtype")?;
+    let out = if x.dtype().is_float() {
+        let mut sum = vec![0.0; n];
+        r.to.iter().zip(x.to_f64_vec()).for_each(|(&at, v)| sum[at] += v);
+        if mean {
+            sum.iter_mut().for_each(|s| *s /= r.each as f64);
+        }
+        from_f64(sum, dtype.unwrap_or(x.dtype()), &r.shape)?
+    } else if mean {
+        return Err(dtype_fault("X", &x, "where a floating type is needed"));
+    } else {
+        let mut sum = vec![0i64; n];
+        r.to.iter().zip(x.to_i64_vec()).for_each(|(&at, v)| sum[at] = sum[at].wrapping_add(v));
+        // A sum of booleans or narrow integers is counted in 64 bits, as in Paddle.
+        let wide = if x.dtype() == DType::I32 || x.dtype() == DType::Bool { DType::I64 } else { x.dtype() };
+        Lanes::Int(sum).tensor(dtype.unwrap_or(wide), &r.shape)?
+    };
+    cx.set("Out", out)
+}
+
+fn reduce_bool(cx: &mut OpCx<'_, '_>, all: bool) -> Result<(), InterpError> {
+    let x = cx.input("X")?;
+    let r = reduction(cx, &x)?;
+    let mut out = vec![all; super::super::tensor::count(&r.shape)?];
+    r.to.iter().zip(x.to_bool_vec()).for_each(|(&at, v)| out[at] = if all { out[at] && v } else { out[at] || v });
+    let out = Tensor::new(&r.shape, out)?;
+    cx.set("Out", out)
+}
+
+fn reduce_grad(cx: &mut OpCx<'_, '_>, mean: bool) -> Result<(), InterpError> {
+    let (x, g) = (cx.input("X")?, float_input(cx, "Out@GRAD")?);
+    let r = reduction(cx, &x)?;
+    if g.len() != super::super::tensor::count(&r.shape)? {
+        return Err(shape_fault("Out@GRAD", &g, format!("where {:?} is needed", r.shape)));
+    }
+    // A product and not a quotient, as in Paddle: gradient × (1 / count).
+    let by = if mean { 1.0 / r.each as f32 } else { 1.0 };
+    let dtype = if x.dtype().is_float() { x.dtype() } else { g.dtype() };
+    let out = if dtype == DType::F64 {
+        let g = g.to_f64_vec();
+        let by = if mean { 1.0 / r.each as f64 } else { 1.0 };
+        from_f64(r.to.iter().map(|&at| g[at] * by).collect(), dtype, x.shape())?
+    } else {
+        let g = g.to_f32_vec();
+        super::lanes::from_f32(r.to.iter().map(|&at| g[at] * by).collect(), dtype, x.shape())?
+    };
+    cx.set("X@GRAD", out)
+}
+
+/// `mean`: of all elements; the result has no dimensions.
+fn mean(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
+    let x = float_input(cx, "X")?;
+    let sum: f64 = x.to_f64_vec().iter().sum();
+    let out = from_f64(vec![sum / x.len() as f64], x.dtype(), &[])?;
+    cx.set("Out", out)
+}
+
+fn mean_grad(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
+    let (x, g) = (float_input(cx, "X")?, float_input(cx, "Out@GRAD")?);
+    if g.len() != 1 {
+        return Err(shape_fault("Out@GRAD", &g, "where one element is needed"));
+    }
+    let each = g.to_f64_vec()[0] / x.len() as f64;
+    let out = from_f64(vec![each; x.len()], x.dtype(), x.shape())?;
+    cx.set("X@GRAD", out)
+}
+
+/// `sum`: of several tensors of one shape, left to right, in float32 for 16-bit floats.
+fn sum(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
+    let xs = cx.inputs("X")?;
+    let Some((first, rest)) = xs.split_first() else { return Err(Fault::MissingSlot { slot: "X".into() }.into()) };
+    for x in rest {
+        if x.shape() != first.shape() {
+            return Err(shape_fault("X", x, format!("beside {:?}", first.shape())));
+        }
+        if x.dtype() != first.dtype() {
+            return Err(dtype_fault("X", x, format!("beside {}", first.dtype())));
+        }
+    }
+    let mut out = super::lanes::lanes(first);
+    for x in rest {
+        match &mut out {
+            Lanes::F32(v) => v.iter_mut().zip(x.to_f32_vec()).for_each(|(a, b)| *a += b),
+            Lanes::F64(v) => v.iter_mut().zip(x.to_f64_vec()).for_each(|(a, b)| *a += b),
+            Lanes::Int(v) => v.iter_mut().zip(x.to_i64_vec()).for_each(|(a, b)| *a = a.wrapping_add(b)),
+        }
+    }
+    let out = out.tensor(first.dtype(), first.shape())?;
+    cx.set("Out", out)
+}

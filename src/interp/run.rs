@@ -1,0 +1,407 @@
+//! In what order do ops run, and what bounds them? The run loop: dispatch, frames, fuel, memory.
+
+use super::context::OpCx;
+use super::error::{Fault, InterpError};
+use super::files::{DiskFiles, Files};
+use super::kernels::{Kernel, Kernels};
+use super::scope::{Cell, Locals, Scope, Value};
+use super::tensor::Tensor;
+use crate::convert::Narrowing;
+use crate::diag::Place;
+use crate::entity::EntityId;
+use crate::ir::{BlockId, OpRef, Program, Section, VarId};
+use crate::names::{Name, sym};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::path::PathBuf;
+
+/// How deep sub-blocks may run one another.
+pub const MAX_DEPTH: usize = 64;
+
+/// How a program is run.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// how `cast` and `amp_init` narrow (see the module's page)
+    pub narrowing: Narrowing,
+    /// seed of the random initialisers
+    pub seed: u64,
+    /// ops that one run may execute
+    pub fuel: u64,
+    /// bytes that cells may hold during a run
+    pub memory_limit: u64,
+    /// directory that relative paths of load and save start from; the process's own when empty
+    pub base_dir: PathBuf,
+}
+
+impl Default for Options {
+    /// Nearest even, seed 0, 100 million ops, 8 GiB, the current directory.
+    fn default() -> Self {
+        Options {
+            narrowing: Narrowing::NearestEven,
+            seed: 0,
+            fuel: 100_000_000,
+            memory_limit: 8 << 30,
+            base_dir: PathBuf::new(),
+        }
+    }
+}
+
+/// Something that a run did and the user should know.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RunWarning {
+    /// the op
+    pub place: Place,
+    /// what it did
+    pub message: String,
+}
+
+/// What a run did.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct RunStats {
+    /// ops executed, those of sub-blocks included
+    pub ops: u64,
+    /// what the user should know
+    pub warnings: Vec<RunWarning>,
+    /// what the program's own `fetch` ops fetched, in order
+    pub fetched: Vec<(String, Tensor)>,
+}
+
+/// What a run with fetches gives.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outputs {
+    /// the values of the variables to fetch, in the order asked for
+    pub values: Vec<Tensor>,
+    /// what the run did
+    pub stats: RunStats,
+}
+
+/// Runs the sections of one program. Kernels and declarations are resolved once, when it is made.
+pub struct Interpreter<'p> {
+    program: &'p Program,
+    kernels: Vec<Option<Kernel>>,
+    options: Options,
+    files: Box<dyn Files>,
+    plan: Plan,
+    /// the scope that `slots` speaks of, and the slot of each name in it
+    scope: u64,
+    slots: Vec<u32>,
+    draws: FxHashMap<Name, u64>,
+}
+
+/// What is known of a program's names before it runs.
+struct Plan {
+    /// by name: outlives a run
+    persistable: Vec<bool>,
+    /// by section and name: the declaration in the global block
+    global: [Vec<Option<VarId>>; 2],
+    /// by block: what it declares for itself
+    locals: Vec<FxHashSet<Name>>,
+    /// variables of step scopes that some op reads, so that they must be kept
+    scopes_read: FxHashSet<Name>,
+}
+
+impl Plan {
+    fn new(program: &Program) -> Plan {
+        let names = program.names().len();
+        let mut plan = Plan {
+            persistable: vec![false; names],
+            global: [vec![None; names], vec![None; names]],
+            locals: vec![FxHashSet::default(); program.block_rows()],
+            scopes_read: FxHashSet::default(),
+        };
+        for section in Section::ALL {
+            for block in program.section_blocks(section) {
+                let b = program.block(block);
+                for &id in &b.vars {
+                    let v = program.var(id);
+                    // A persistable is created in the root scope, wherever it is declared.
+                    if b.index == 0 || v.persistable() {
+                        plan.persistable[v.name.index()] |= v.persistable();
+                        plan.global[section as usize][v.name.index()].get_or_insert(id);
+                    } else {
+                        plan.locals[block.index()].insert(v.name);
+                    }
+                }
+                for op in program.ops(block).filter(|op| op.has_sub_blocks()) {
+                    plan.scopes_read.extend(op.input(sym::SCOPE).iter().chain(op.input(sym::STEP_SCOPES)));
+                }
+            }
+        }
+        plan
+    }
+}
+
+impl<'p> Interpreter<'p> {
+    /// An interpreter with the standard kernels, default options, and files on disk.
+    pub fn new(program: &'p Program) -> Self {
+        Interpreter {
+            program,
+            kernels: Kernels::standard().resolve(program),
+            options: Options::default(),
+            files: Box::new(DiskFiles),
+            plan: Plan::new(program),
+            scope: 0,
+            slots: Vec::new(),
+            draws: FxHashMap::default(),
+        }
+    }
+
+    /// The same with other options.
+    #[must_use]
+    pub fn with_options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The same with other kernels.
+    #[must_use]
+    pub fn with_kernels(mut self, kernels: &Kernels) -> Self {
+        self.kernels = kernels.resolve(self.program);
+        self
+    }
+
+    /// The same with load and save reaching other files.
+    #[must_use]
+    pub fn with_files(mut self, files: impl Files + 'static) -> Self {
+        self.files = Box::new(files);
+        self
+    }
+
+    /// Runs a section once. An empty section is a run of no ops.
+    pub fn run(&mut self, section: Section, scope: &mut Scope) -> Result<RunStats, InterpError> {
+        self.run_with(section, scope, &[], &[]).map(|o| o.stats)
+    }
+
+    /// Runs a section once on these feeds and gives the values of the variables in `fetch`.
+    ///
+    /// A feed must fit its declaration in dtype, rank and known dimensions.
+    pub fn run_with(
+        &mut self,
+        section: Section,
+        scope: &mut Scope,
+        feeds: &[(String, Tensor)],
+        fetch: &[&str],
+    ) -> Result<Outputs, InterpError> {
+        if self.scope != scope.id() {
+            self.slots = self.program.names().iter().map(|(_, text)| scope.slot(text)).collect();
+            self.scope = scope.id();
+        }
+        // What this run makes and no declaration keeps.
+        let temporaries: Vec<u32> = std::iter::zip(&self.slots, &self.plan.persistable)
+            .filter(|&(&slot, &keep)| !keep && scope.cell(slot).is_none())
+            .map(|(&slot, _)| slot)
+            .collect();
+        let out = self.run_fed(section, scope, feeds, fetch);
+        for slot in temporaries {
+            scope.take(slot);
+        }
+        out
+    }
+
+    fn run_fed(
+        &mut self,
+        section: Section,
+        scope: &mut Scope,
+        feeds: &[(String, Tensor)],
+        fetch: &[&str],
+    ) -> Result<Outputs, InterpError> {
+        let mut machine = Machine {
+            program: self.program,
+            section,
+            kernels: &self.kernels,
+            plan: &self.plan,
+            slots: &self.slots,
+            options: &self.options,
+            files: &*self.files,
+            scope,
+            frames: Vec::new(),
+            frame_bytes: 0,
+            draws: &mut self.draws,
+            stats: RunStats::default(),
+        };
+        for (name, value) in feeds {
+            machine.feed(name, value)?;
+        }
+        if let Some(block) = self.program.global_block(section) {
+            machine.run_block(block)?;
+        }
+        let values = fetch
+            .iter()
+            .map(|&name| machine.scope.get(name).cloned().ok_or_else(|| Fault::Fetch { name: name.to_owned() }.into()))
+            .collect::<Result<_, InterpError>>()?;
+        Ok(Outputs { values, stats: machine.stats })
+    }
+}
+
+/// One run in progress.
+pub(super) struct Machine<'r> {
+    pub program: &'r Program,
+    section: Section,
+    kernels: &'r [Option<Kernel>],
+    plan: &'r Plan,
+    slots: &'r [u32],
+    pub options: &'r Options,
+    pub files: &'r dyn Files,
+    pub scope: &'r mut Scope,
+    frames: Vec<(BlockId, Locals)>,
+    /// bytes of the frames, and of frames that a kernel keeps for later
+    frame_bytes: u64,
+    pub draws: &'r mut FxHashMap<Name, u64>,
+    pub stats: RunStats,
+}
+
+impl<'r> Machine<'r> {
+    fn feed(&mut self, name: &str, value: &Tensor) -> Result<(), InterpError> {
+        let fault = |what: String| Fault::Feed { name: name.to_owned(), what };
+        let Some(n) = self.program.names().lookup(name) else {
+            return Err(fault("the program has no such variable".into()).into());
+        };
+        if let Some(id) = self.declaration(n) {
+            let (v, shape) = (self.program.var(id), self.program.shape(id));
+            if v.kind.has_tensor() && v.dtype != value.dtype() {
+                return Err(fault(format!("dtype {} given, {} declared", value.dtype(), v.dtype)).into());
+            }
+            if v.kind.has_tensor() && !fits(shape, value.shape().iter().map(|&d| d as u64)) {
+                return Err(fault(format!("shape {:?} given, {shape:?} declared", value.shape())).into());
+            }
+        }
+        self.write(n, Value::Tensor(value.clone()))
+    }
+
+    /// The declaration of a global name: this section's, or else the other's.
+    pub fn declaration(&self, name: Name) -> Option<VarId> {
+        let of = |s: Section| self.plan.global[s as usize][name.index()];
+        of(self.section).or_else(|| Section::ALL.into_iter().find_map(of))
+    }
+
+    /// Whether some op reads what a control op leaves in this variable.
+    pub fn scopes_read(&self, name: Name) -> bool {
+        self.plan.scopes_read.contains(&name)
+    }
+
+    /// Runs the ops of a block over the current frames.
+    pub fn run_block(&mut self, block: BlockId) -> Result<(), InterpError> {
+        let program = self.program;
+        for op in program.ops(block) {
+            self.run_op(op).map_err(|e| e.at(|| Place::op(program, op.id)))?;
+        }
+        Ok(())
+    }
+
+    /// Burns one unit of fuel.
+    pub fn spend(&mut self) -> Result<(), InterpError> {
+        let limit = self.options.fuel;
+        if self.stats.ops >= limit {
+            return Err(Fault::Fuel { limit }.into());
+        }
+        self.stats.ops += 1;
+        Ok(())
+    }
+
+    fn run_op(&mut self, op: OpRef<'r>) -> Result<(), InterpError> {
+        self.spend()?;
+        match self.kernels.get(op.kind().index()).copied().flatten() {
+            Some(kernel) => kernel(&mut OpCx { machine: self, op }),
+            None => Err(Fault::UnknownOp { kind: op.kind_str().to_owned() }.into()),
+        }
+    }
+
+    /// Runs a block in a frame of its own and gives back what the frame then holds. Its bytes stay
+    /// counted until [`Self::release`], or until they are stored in a cell.
+    pub fn run_frame(&mut self, block: BlockId, locals: Locals) -> Result<Locals, InterpError> {
+        self.push_frame(block, locals)?;
+        let ran = self.run_block(block);
+        let locals = self.pop_frame();
+        ran.map(|()| locals)
+    }
+
+    /// Enters a frame whose bytes are counted already.
+    pub fn push_frame(&mut self, block: BlockId, locals: Locals) -> Result<(), InterpError> {
+        if self.frames.len() >= MAX_DEPTH {
+            return Err(Fault::Depth { limit: MAX_DEPTH }.into());
+        }
+        self.frames.push((block, locals));
+        Ok(())
+    }
+
+    /// Leaves the innermost frame.
+    pub fn pop_frame(&mut self) -> Locals {
+        self.frames.pop().map(|(_, locals)| locals).unwrap_or_default()
+    }
+
+    /// Stops counting a frame that is dropped or moves into a cell.
+    pub fn release(&mut self, locals: &Locals) {
+        self.frame_bytes -= locals.bytes();
+    }
+
+    /// Starts counting a frame that came out of a cell.
+    pub fn adopt(&mut self, locals: &Locals) {
+        self.frame_bytes += locals.bytes();
+    }
+
+    /// The frame that declares a name; `None` for a global one.
+    fn frame_of(&self, name: Name) -> Option<usize> {
+        // The global level is by far the most common.
+        if self.frames.is_empty() {
+            return None;
+        }
+        self.frames.iter().rposition(|(block, _)| self.plan.locals[block.index()].contains(&name))
+    }
+
+    pub fn cell(&self, name: Name) -> Option<&Cell> {
+        match self.frame_of(name) {
+            Some(i) => self.frames[i].1.cells.get(&name),
+            None => self.scope.cell(self.slots[name.index()]),
+        }
+    }
+
+    /// The slot in the scope, `None` for a local variable.
+    pub fn slot(&self, name: Name) -> Option<u32> {
+        if self.frame_of(name).is_some() { None } else { Some(self.slots[name.index()]) }
+    }
+
+    /// Refuses a value that would not fit in memory.
+    pub fn room(&self, wanted: u64) -> Result<(), InterpError> {
+        let (used, limit) = (self.scope.bytes() + self.frame_bytes, self.options.memory_limit);
+        match used.checked_add(wanted) {
+            Some(total) if total <= limit => Ok(()),
+            _ => Err(Fault::Memory { wanted, used, limit }.into()),
+        }
+    }
+
+    pub fn write(&mut self, name: Name, value: Value) -> Result<(), InterpError> {
+        let old = self.cell(name).map_or(0, |c| c.value.bytes());
+        self.room(value.bytes().saturating_sub(old))?;
+        match self.frame_of(name) {
+            Some(i) => {
+                self.frame_bytes = self.frame_bytes + value.bytes() - old;
+                match self.frames[i].1.cells.get_mut(&name) {
+                    Some(cell) => cell.value = value,
+                    None => {
+                        self.frames[i].1.cells.insert(name, Cell::new(value));
+                    }
+                }
+            }
+            None => self.scope.put(self.slots[name.index()], value),
+        }
+        Ok(())
+    }
+
+    /// Takes a tensor out of its cell to be rewritten in place; the cell holds an empty one meanwhile.
+    pub fn lend(&mut self, name: Name) -> Option<Tensor> {
+        let empty = Tensor::zeros(crate::ir::DType::U8, &[0]).ok()?;
+        match self.cell(name) {
+            Some(Cell { value: Value::Tensor(t), .. }) if self.frame_of(name).is_none() => {
+                let t = t.clone();
+                self.scope.put(self.slots[name.index()], Value::Tensor(empty));
+                Some(t)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether dimensions fit a declaration, in which a negative one is unknown.
+pub(super) fn fits(declared: &[i64], shape: impl ExactSizeIterator<Item = u64>) -> bool {
+    declared.len() == shape.len() && declared.iter().zip(shape).all(|(&d, s)| d < 0 || d as u64 == s)
+}

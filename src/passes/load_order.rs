@@ -1,0 +1,191 @@
+//! Where in startup does a load belong? After the initialisers, before the master casts and `amp_init`.
+//!
+//! *Before*: any program. *After*: each movable load of startup's global block stands after all
+//! initialisers of what it loads and before the ops that derive other cells from it (master casts,
+//! copies, `amp_init`); when it also brings a master, that master's startup `fill_constant` and cast count
+//! as initialisers. *Preserves*: the order of every dependent pair of ops except the two kinds that the
+//! pass exists to turn round (load after derivation, load before initialiser). *Cost*: one scan of
+//! startup, and the events of the loaded cells.
+//!
+//! A load is left where it is when it is `pinned`, in a sub-block, in main, or when an op between depends on it: a reader, an unknown op, a control op, a save of its file, another
+//! load of the same cell. The `resync` pass mends after those.
+
+use super::{Pass, PassCx, PassError};
+use crate::analysis::cells::Cells;
+use crate::analysis::depgraph::file_use;
+use crate::analysis::effects::{Access, Effects};
+use crate::diag::{Code, Diagnostic, Place};
+use crate::entity::EntityId;
+use crate::ir::{At, Edit, EditSummary, OpId, OpRef, Program, Section};
+use crate::names::{Name, sym};
+use crate::ops::Effect;
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
+
+/// The pass; it has no options.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoadOrder {}
+
+/// A place in the new order: gap or op, then the order of queueing.
+type Key = (u64, u8, usize);
+
+const fn at_op(pos: usize) -> Key {
+    (2 * pos as u64 + 1, 0, 0)
+}
+
+/// What an op is to a load that shares cells with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    /// writes what is loaded, not from what is loaded
+    Initialiser,
+    /// derives another cell from what is loaded, or narrows it: the load belongs before
+    Target,
+    /// anything else that depends on it
+    Barrier,
+}
+
+impl Pass for LoadOrder {
+    fn name(&self) -> &'static str {
+        "load-order"
+    }
+
+    fn options(&self) -> serde_json::Value {
+        serde_json::json!({})
+    }
+
+    fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
+        let Some(global) = program.global_block(Section::Startup) else { return Ok(EditSummary::default()) };
+        let kinds = cx.ops.resolve(program);
+        let loads: Vec<(usize, OpId)> = program
+            .ops(global)
+            .enumerate()
+            .filter(|(_, op)| kinds.get(op.kind()).effect == Effect::Load)
+            .map(|(i, op)| (i, op.id))
+            .collect();
+        if loads.is_empty() {
+            return Ok(EditSummary::default());
+        }
+        let effects = Effects::new(program, &kinds);
+        let cells = Cells::new(program);
+        let events = Events::new(program, &effects, global, &loads);
+        let ops = &program.block(global).ops;
+
+        let mut edit = Edit::new();
+        let mut moved: FxHashMap<OpId, Key> = FxHashMap::default();
+        for (seq, &(pos, load)) in loads.iter().enumerate() {
+            let r = program.op(load);
+            if r.attr(sym::PINNED).and_then(|v| v.as_bool()) == Some(true) {
+                continue;
+            }
+            let set: FxHashSet<Name> = r.output_args().collect();
+            let mut lower: Key = (0, 0, 0);
+            let mut lower_op: Option<(usize, Role)> = None;
+            let mut target: Option<usize> = None;
+            let mut late_init: Option<usize> = None;
+            let mut after_barrier: Option<usize> = None;
+            for other in events.of(program, r, pos) {
+                let role = role(program, &effects, &cells, program.op(ops[other]), &set);
+                let key = moved.get(&ops[other]).copied().unwrap_or(at_op(other));
+                if other < pos {
+                    match role {
+                        Role::Target => target = Some(target.map_or(other, |t| t.min(other))),
+                        Role::Initialiser | Role::Barrier => {
+                            if key > lower {
+                                (lower, lower_op) = (key, Some((other, role)));
+                            }
+                        }
+                    }
+                } else {
+                    match role {
+                        Role::Initialiser => late_init = Some(late_init.map_or(other, |t| t.max(other))),
+                        Role::Barrier => after_barrier = Some(after_barrier.map_or(other, |t| t.min(other))),
+                        Role::Target => {}
+                    }
+                }
+            }
+            if let Some(init) = late_init {
+                // The loaded value never survives here; bring the load behind the last initialiser.
+                if after_barrier.is_none_or(|b| b > init) {
+                    let why = format!("after the initialiser of what it loads ({:?})", program.op(ops[init]));
+                    edit.relocate(load, At::After(ops[init]), why);
+                    moved.insert(load, (2 * init as u64 + 2, 0, seq));
+                }
+                continue;
+            }
+            let Some(target) = target else { continue };
+            if at_op(target) > lower {
+                let why = format!("before {:?}", program.op(ops[target]));
+                edit.relocate(load, At::Before(ops[target]), why);
+                moved.insert(load, (2 * target as u64, 1, seq));
+            } else if let Some((other, Role::Barrier)) = lower_op {
+                cx.diagnostics.push(
+                    Diagnostic::new(
+                        Code::PinnedLoad,
+                        "this load cannot be moved before the ops that derive from what it loads",
+                        Place::op(program, load),
+                    )
+                    .label(Place::op(program, ops[other]), "depends on it")
+                    .help("`resync` brings the pair in step after the load"),
+                );
+            }
+        }
+        Ok(edit.commit(program, self.name()))
+    }
+}
+
+fn role(program: &Program, effects: &Effects<'_>, cells: &Cells, op: OpRef<'_>, set: &FxHashSet<Name>) -> Role {
+    match effects.effect(op) {
+        Effect::AmpInit => Role::Target,
+        Effect::Load | Effect::Save | Effect::Resync | Effect::Unknown | Effect::Cond | Effect::While => Role::Barrier,
+        _ if op.has_sub_blocks() => Role::Barrier,
+        _ if op.output_args().any(|n| set.contains(&n)) => Role::Initialiser,
+        Effect::Copy | Effect::Cast | Effect::Pure
+            if op.output_args().all(|n| cells.get(n).persistable) && program.block(op.block()).index == 0 =>
+        {
+            Role::Target
+        }
+        _ => Role::Barrier,
+    }
+}
+
+/// Which ops of startup's global block touch the cells, or the files, of its loads.
+struct Events<'p> {
+    by_cell: FxHashMap<Name, Vec<u32>>,
+    by_file: FxHashMap<&'p str, Vec<u32>>,
+}
+
+impl<'p> Events<'p> {
+    fn new(program: &'p Program, effects: &Effects<'_>, global: crate::ir::BlockId, loads: &[(usize, OpId)]) -> Self {
+        let mut wanted = vec![false; program.names().len()];
+        for &(_, load) in loads {
+            program.op(load).output_args().for_each(|n| wanted[n.index()] = true);
+        }
+        let mut this = Events { by_cell: FxHashMap::default(), by_file: FxHashMap::default() };
+        for (pos, op) in program.ops(global).enumerate() {
+            effects.each(op, |name, _: Access| {
+                if wanted[name.index()] {
+                    let list = this.by_cell.entry(name).or_default();
+                    if list.last() != Some(&(pos as u32)) {
+                        list.push(pos as u32);
+                    }
+                }
+            });
+            if let Some((path, true)) = file_use(op, effects.effect(op)) {
+                this.by_file.entry(path).or_default().push(pos as u32);
+            }
+        }
+        this
+    }
+
+    /// Positions of the ops that share a cell or a file with a load, ascending, itself left out.
+    fn of(&self, program: &Program, load: OpRef<'_>, pos: usize) -> Vec<usize> {
+        debug_assert!(program.op_rows() > pos);
+        let cells = load.output_args().filter_map(|n| self.by_cell.get(&n));
+        let file = load.attr(sym::FILE_PATH).and_then(|v| v.as_str()).and_then(|p| self.by_file.get(p));
+        let mut out: Vec<usize> = cells.chain(file).flatten().map(|&p| p as usize).filter(|&p| p != pos).collect();
+        out.sort_unstable();
+        out.dedup();
+        out
+    }
+}

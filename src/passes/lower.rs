@@ -1,0 +1,275 @@
+//! How does the target framework run `load`, `amp_init` and `resync`? As its own ops.
+//!
+//! *Before*: a program in which these ops may stand anywhere. *After*: only ops that Paddle 2.6.2
+//! registers: one `load` an output, `cast` into the master, and for a narrowing in place `assign` into a
+//! temporary and `cast` back (a cast must not read and write one variable). Casts into masters say
+//! the dtype that their operand really has. *Preserves*: the values of all cells. *Cost*: one symbolic
+//! sweep of both sections.
+//!
+//! What has no form there is an error, not a guess: a `resync` whose direction is decided at run time,
+//! or that must stop on a conflict. The caller decides those beforehand (the CLI compares the
+//! checkpoint's entries).
+
+use super::{Pass, PassCx, PassError};
+use crate::analysis::cells::Cells;
+use crate::analysis::coherence::{Subject, coherence_with};
+use crate::analysis::effects::Effects;
+use crate::analysis::exec::{Exec, ExecOptions, Observer};
+use crate::analysis::pairs::Pairs;
+use crate::diag::Place;
+use crate::entity::EntityId;
+use crate::ir::{At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section, VarDef};
+use crate::names::{Name, sym};
+use crate::ops::Effect;
+use crate::passes::master_casts::cast;
+use indexmap::IndexMap;
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+
+/// The pass.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lower {
+    /// For each `file_path` of a load: the directory in which the target finds one file a variable,
+    /// named by the variable. A load whose path is not listed keeps it, if the target can read it so.
+    pub load_dirs: IndexMap<String, String>,
+}
+
+impl Pass for Lower {
+    fn name(&self) -> &'static str {
+        "lower"
+    }
+
+    fn options(&self) -> serde_json::Value {
+        match self.load_dirs.is_empty() {
+            true => serde_json::json!({}),
+            false => serde_json::to_value(self).expect("plain options"),
+        }
+    }
+
+    fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
+        let kinds = cx.ops.resolve(program);
+        let effects = Effects::new(program, &kinds);
+        let cells = Cells::new(program);
+        let pairs = Pairs::new(program, &kinds, &cells, &cx.declared);
+        let mut exec = Exec::new(program, &effects, &cells, &pairs, ExecOptions::default());
+        let mut seen = Seen::default();
+        for section in Section::ALL {
+            if section == Section::Main {
+                exec.enter_step(&[]);
+            }
+            exec.run(section, &mut seen);
+        }
+        drop(exec);
+
+        let todo: Vec<(OpId, Effect)> = Section::ALL
+            .into_iter()
+            .flat_map(|s| program.section_blocks(s))
+            .flat_map(|b| program.ops(b))
+            .filter(|op| matches!(effects.effect(*op), Effect::Load | Effect::AmpInit | Effect::Resync))
+            .map(|op| (op.id, effects.effect(op)))
+            .collect();
+        let mut edit = Edit::new();
+        for (&op, &dtype) in &seen.master_casts {
+            let says = program.op(op).attr(sym::IN_DTYPE).and_then(AttrValue::as_int);
+            if says != Some(i64::from(dtype.code())) {
+                edit.set_attr(op, Attr::new(sym::IN_DTYPE, dtype), "the operand's dtype at this place");
+            }
+        }
+        let mut cx =
+            Cx { program, cells: &cells, dtypes: &seen.dtypes, edit: &mut edit, declared: FxHashMap::default() };
+        for (id, effect) in todo {
+            match effect {
+                Effect::Load => self.load(&mut cx, id)?,
+                Effect::AmpInit => cx.amp_init(id)?,
+                _ => cx.resync(id)?,
+            }
+        }
+        Ok(edit.commit(program, self.name()))
+    }
+}
+
+/// Run-time dtypes before the ops to be lowered.
+#[derive(Default)]
+struct Seen {
+    /// of an input cell, `None` when not known
+    dtypes: FxHashMap<(OpId, Name), Option<DType>>,
+    /// of the operand of casts into masters, where known
+    master_casts: IndexMap<OpId, DType>,
+}
+
+impl Observer for Seen {
+    fn before(&mut self, exec: &mut Exec<'_>, op: OpRef<'_>) {
+        match exec.effects.effect(op) {
+            Effect::AmpInit | Effect::Resync => {
+                for name in op.input_args() {
+                    let v = exec.value(name);
+                    let dtype = exec.values.known(v).exact();
+                    // A loop body may be seen twice; what differs is not known.
+                    let slot = self.dtypes.entry((op.id, name)).or_insert(dtype);
+                    if *slot != dtype {
+                        *slot = None;
+                    }
+                }
+            }
+            Effect::Cast if op.section() == Section::Startup => {
+                if let (&[x], &[m]) = (op.input(sym::X), op.output(sym::OUT))
+                    && exec.pairs.of(m).any(|i| exec.pairs.rows()[i].master == m)
+                {
+                    let v = exec.value(x);
+                    if let Some(dtype) = exec.values.known(v).exact() {
+                        self.master_casts.insert(op.id, dtype);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+struct Cx<'a> {
+    program: &'a mut Program,
+    cells: &'a Cells,
+    dtypes: &'a FxHashMap<(OpId, Name), Option<DType>>,
+    edit: &'a mut Edit,
+    /// temporaries that are declared, by block and cell
+    declared: FxHashMap<(BlockId, Name), Name>,
+}
+
+impl Cx<'_> {
+    fn no_form(&self, op: OpId, what: impl Into<String>) -> PassError {
+        PassError::NoForm { pass: "lower", what: what.into(), place: Place::op(self.program, op).to_string() }
+    }
+
+    fn dtype(&self, op: OpId, name: Name) -> Option<DType> {
+        self.dtypes.get(&(op, name)).copied().flatten()
+    }
+
+    fn low(&self, op: OpId) -> Result<DType, PassError> {
+        match self.program.op(op).attr(sym::DTYPE) {
+            Some(&AttrValue::Int(code)) => Ok(DType::from_code(code)),
+            _ => Err(self.no_form(op, "the op has no `dtype`")),
+        }
+    }
+
+    /// Narrows a cell in place, before the op `at`.
+    fn narrow(&mut self, at: OpId, cell: Name, low: DType) {
+        if self.dtype(at, cell) == Some(low) {
+            return;
+        }
+        let block = self.program.op(at).block();
+        let wide = self.dtype(at, cell).unwrap_or(DType::F32);
+        let tmp = match self.declared.get(&(block, cell)) {
+            Some(&tmp) => tmp,
+            None => {
+                let base = format!("{}.wide", self.program.name(cell));
+                let tmp = self.program.fresh_name(&base);
+                let shape = self.cells.declaration(cell).map(|v| self.program.shape(v).to_vec()).unwrap_or_default();
+                let def = VarDef::tensor(tmp, wide, shape);
+                let origin = self.program.op(at).origin();
+                self.edit.declare(block, def, origin, "holds the value while it is narrowed in place");
+                self.declared.insert((block, cell), tmp);
+                tmp
+            }
+        };
+        let assign = NewOp::new(sym::ASSIGN).input(sym::X, [cell]).output(sym::OUT, [tmp]).attr(sym::OP_ROLE, 0);
+        self.edit.insert(At::Before(at), assign, "narrows in place: the value aside");
+        self.edit.insert(At::Before(at), cast(tmp, cell, wide, low), "narrows in place: and back");
+    }
+
+    fn widen(&mut self, at: OpId, from: Name, to: Name) {
+        let dtype = self.dtype(at, from).unwrap_or(DType::F32);
+        self.edit.insert(At::Before(at), cast(from, to, dtype, DType::F32), "the master from the parameter");
+    }
+
+    fn amp_init(&mut self, id: OpId) -> Result<(), PassError> {
+        let low = self.low(id)?;
+        let op = self.program.op(id);
+        let xs = op.input(sym::X).to_vec();
+        let rewrites: Vec<_> =
+            op.input(sym::MASTER_OF).iter().copied().zip(op.output(sym::MASTER_PARAM_OUT).iter().copied()).collect();
+        for x in xs {
+            self.narrow(id, x, low);
+        }
+        for (p, m) in rewrites {
+            self.edit.insert(At::Before(id), cast(p, m, low, DType::F32), "the master from the narrowed parameter");
+        }
+        self.edit.remove(id, "lowered");
+        Ok(())
+    }
+
+    fn resync(&mut self, id: OpId) -> Result<(), PassError> {
+        let low = self.low(id)?;
+        let op = self.program.op(id);
+        let (&[p], &[m]) = (op.input(sym::PARAM), op.input(sym::MASTER_PARAM)) else {
+            return Err(self.no_form(id, "the op does not name one pair"));
+        };
+        let text = |name| op.attr(name).and_then(AttrValue::as_str).unwrap_or("");
+        match (text(sym::DIRECTION), text(sym::ON_CONFLICT)) {
+            ("param", _) | ("both", "param") => {
+                self.widen(id, p, m);
+                self.narrow(id, p, low);
+            }
+            ("master", _) | ("both", "master") => {
+                self.edit.insert(At::Before(id), cast(m, p, DType::F32, low), "the parameter from its master");
+            }
+            ("both", _) => {
+                return Err(self.no_form(
+                    id,
+                    "a conflict between a loaded parameter and its master cannot stop the target program; \
+                     choose `master` or `param`",
+                ));
+            }
+            (other, _) => {
+                return Err(self.no_form(id, format!("direction `{other}` is decided at run time")));
+            }
+        }
+        self.edit.remove(id, "lowered");
+        Ok(())
+    }
+}
+
+impl Lower {
+    /// One `load` an output.
+    fn load(&self, cx: &mut Cx<'_>, id: OpId) -> Result<(), PassError> {
+        let op = cx.program.op(id);
+        let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("").to_owned();
+        let outs: Vec<Name> = op.output_args().collect();
+        let Some(dir) = self.load_dirs.get(&path) else {
+            let plain = op.attr(sym::KEYS).is_none() && (op.kind() != sym::LOAD || outs.len() == 1);
+            return match plain {
+                true => Ok(()),
+                false => Err(cx.no_form(id, format!("the target cannot read {path} as it is; convert it first"))),
+            };
+        };
+        let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints).unwrap_or_default();
+        for (i, out) in outs.into_iter().enumerate() {
+            let name = cx.program.name(out);
+            if name.contains(['\\', '\0']) || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
+                return Err(cx.no_form(id, format!("`{name}` cannot be a file name")));
+            }
+            let file = format!("{}/{name}", dir.trim_end_matches('/'));
+            let mut load =
+                NewOp::new(sym::LOAD).output(sym::OUT, [out]).attr(sym::FILE_PATH, file.as_str()).attr(sym::OP_ROLE, 0);
+            // Paddle ignores attributes that it does not know; with this one the result can be proved.
+            if let Some(&dtype) = stored.get(i) {
+                load = load.attr(sym::STORED_DTYPES, AttrValue::Ints([dtype as i32].into()));
+            }
+            cx.edit.insert(At::Before(id), load, "one file a variable");
+        }
+        cx.edit.remove(id, "lowered");
+        Ok(())
+    }
+}
+
+/// Pairs, 16-bit parameters without master, and derivations, as the standalone programs need them.
+pub(super) fn subjects(program: &Program, cx: &PassCx<'_>) -> Vec<Subject> {
+    let proof = coherence_with(program, cx.ops, &cx.declared, ExecOptions::default());
+    let mut out: Vec<Subject> = proof.verdicts.into_iter().map(|v| v.subject).collect();
+    let place = |s: &Subject| match s {
+        Subject::Copy { op, .. } => op.index(),
+        _ => 0,
+    };
+    out.sort_by_key(place);
+    out
+}

@@ -1,0 +1,491 @@
+//! Where must a pair be brought back in step, and in which direction?
+//!
+//! *Before*: any program. *After*: each pair whose state at main's entry, or after a write in main, was
+//! not proved gets a `resync` op directly after the last load (or other write) that put it out of step;
+//! each stale derived copy is derived again after its source; a 16-bit parameter without master that is
+//! not narrowed gets an `amp_init`; `rewrite_master` of an `amp_init` is cleared for pairs, because
+//! the master already holds at least what it would write. *Preserves*: every other op and its order;
+//! no float32 value is replaced by a rounded one. *Cost*: two proofs of the program.
+//!
+//! Direction (SEMANTICS §4): what was loaded since the pair was last made from one another: parameter
+//! only, master only, or both. What an op of unknown kind may have written is left alone: a resync
+//! there could round a good master.
+
+use super::{Pass, PassCx, PassError};
+use crate::analysis::cells::Cells;
+use crate::analysis::coherence::{Coherence, Finding, Obligation, Subject, When, coherence_with};
+use crate::analysis::effects::{Access, Effects};
+use crate::analysis::exec::ExecOptions;
+use crate::analysis::pairs::{Pair, Pairs};
+use crate::diag::{Code, Diagnostic, Place};
+use crate::entity::EntityId;
+use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
+use crate::names::{Name, sym};
+use crate::ops::{Effect, Wants};
+use crate::passes::master_casts::positions;
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
+
+/// What to believe when parameter and master were both loaded and disagree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnConflict {
+    /// stop
+    Error,
+    /// the master, with a warning
+    #[default]
+    Master,
+    /// the parameter
+    Param,
+}
+
+impl OnConflict {
+    /// The word of the `on_conflict` attribute.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            OnConflict::Error => "error",
+            OnConflict::Master => "master",
+            OnConflict::Param => "param",
+        }
+    }
+}
+
+/// The pass.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Resync {
+    /// policy for pairs of which both cells were loaded
+    pub on_conflict: OnConflict,
+}
+
+/// What was written to a pair since its cells were last made from one another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Direction {
+    Param,
+    Master,
+    Both,
+}
+
+impl Direction {
+    fn of(param: bool, master: bool) -> Direction {
+        match (param, master) {
+            (true, true) => Direction::Both,
+            (false, true) => Direction::Master,
+            _ => Direction::Param,
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Direction::Param => "param",
+            Direction::Master => "master",
+            Direction::Both => "both",
+        }
+    }
+}
+
+impl Pass for Resync {
+    fn name(&self) -> &'static str {
+        "resync"
+    }
+
+    fn options(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("plain options")
+    }
+
+    fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
+        let with_rewrite = coherence_with(program, cx.ops, &cx.declared, ExecOptions::default());
+        let proof = coherence_with(program, cx.ops, &cx.declared, ExecOptions { ignore_rewrite: true });
+        let kinds = cx.ops.resolve(program);
+        let effects = Effects::new(program, &kinds);
+        let cells = Cells::new(program);
+        let pairs = Pairs::new(program, &kinds, &cells, &cx.declared);
+        let mut edit = Edit::new();
+        clear_rewrites(program, cx, &effects, &pairs, &with_rewrite, &mut edit);
+        let broken = broken_pairs(&proof);
+        let mut plan = Plan { pass: *self, program, effects: &effects, pairs: &pairs, cells: &cells, edit: &mut edit };
+        if proof.verdicts.iter().any(|v| !v.proved()) {
+            let pos = positions(program, Section::Startup);
+            let anchors = plan.startup(&broken, &pos);
+            plan.copies(&proof, &anchors, &pos);
+            plan.singles(&proof);
+            plan.main(&broken);
+        }
+        Ok(edit.commit(program, self.name()))
+    }
+}
+
+/// Pairs to mend: at main's entry, and in main.
+fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
+    let pairs = proof.verdicts.iter().filter(|v| matches!(v.subject, Subject::Pair(_)));
+    pairs
+        .map(|v| {
+            let (mut entry, mut later) = (false, false);
+            for f in &v.findings {
+                match f {
+                    Finding::Stale { when: When::Entry, .. } | Finding::WrongType { .. } => entry = true,
+                    Finding::Unproved { when: When::Entry, obligation } => {
+                        entry |= matches!(obligation, Obligation::EntriesAgree { .. } | Obligation::Branches)
+                            || matches!((obligation, v.subject), (Obligation::StoredDtype(n), Subject::Pair(p)) if *n == p.param);
+                    }
+                    Finding::Stale { .. } => later = true,
+                    Finding::Unproved { obligation, .. } => later |= !matches!(obligation, Obligation::UnknownOp(_)),
+                    Finding::Conflict { .. } => entry = true,
+                    Finding::Lossy { .. } | Finding::Unset => {}
+                }
+            }
+            (entry, later)
+        })
+        .collect()
+}
+
+/// Takes the pairs out of every `MasterOf`.
+fn clear_rewrites(
+    program: &Program,
+    cx: &mut PassCx<'_>,
+    effects: &Effects<'_>,
+    pairs: &Pairs,
+    with_rewrite: &Coherence,
+    edit: &mut Edit,
+) {
+    for section in Section::ALL {
+        for block in program.section_blocks(section) {
+            for op in program.ops(block) {
+                if effects.effect(op) != Effect::AmpInit || op.input(sym::MASTER_OF).is_empty() {
+                    continue;
+                }
+                let (params, masters) = (op.input(sym::MASTER_OF), op.output(sym::MASTER_PARAM_OUT));
+                let keeps = |p: Name, m: Name| !pairs.of(p).any(|i| pairs.rows()[i].master == m);
+                let kept: Vec<(Name, Name)> =
+                    params.iter().copied().zip(masters.iter().copied()).filter(|&(p, m)| keeps(p, m)).collect();
+                if kept.len() == params.len() {
+                    continue;
+                }
+                for verdict in &with_rewrite.verdicts {
+                    let Subject::Pair(pair) = verdict.subject else { continue };
+                    let lossy = verdict
+                        .findings
+                        .iter()
+                        .any(|f| matches!(f, Finding::Lossy { writer } if writer.op() == Some(op.id)));
+                    if lossy {
+                        cx.diagnostics.push(
+                            Diagnostic::new(
+                                Code::LossyMaster,
+                                format!(
+                                    "`amp_init` would round master `{}` through {}; its rewrite was cleared",
+                                    program.name(pair.master),
+                                    pair.low
+                                ),
+                                Place::op(program, op.id),
+                            )
+                            .note("mended by `resync`"),
+                        );
+                    }
+                }
+                let with = |slots: Vec<(crate::names::Symbol, Vec<Name>)>, slot, list: Vec<Name>| -> Vec<_> {
+                    slots
+                        .into_iter()
+                        .filter_map(|(n, a)| {
+                            if n == slot { (!list.is_empty()).then(|| (n, list.clone())) } else { Some((n, a)) }
+                        })
+                        .collect()
+                };
+                let inputs = with(slots(op.inputs()), sym::MASTER_OF, kept.iter().map(|k| k.0).collect());
+                let outputs = with(slots(op.outputs()), sym::MASTER_PARAM_OUT, kept.iter().map(|k| k.1).collect());
+                edit.set_slots(
+                    op.id,
+                    inputs,
+                    outputs,
+                    "the masters already hold at least what the rewrite would write",
+                );
+            }
+        }
+    }
+}
+
+fn slots<'p>(slots: impl Iterator<Item = crate::ir::Slot<'p>>) -> Vec<(crate::names::Symbol, Vec<Name>)> {
+    slots.map(|s| (s.name, s.args.to_vec())).collect()
+}
+
+/// What an op does to a pair.
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    op: OpId,
+    block: BlockId,
+    what: What,
+    param: bool,
+    master: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Load,
+    /// narrows the parameter, changes no value
+    Narrow,
+    /// makes one from the other
+    Sync,
+    Write,
+    /// an unknown op, or an optimizer that updates both
+    Other,
+}
+
+struct Plan<'a> {
+    pass: Resync,
+    program: &'a Program,
+    effects: &'a Effects<'a>,
+    pairs: &'a Pairs,
+    cells: &'a Cells,
+    edit: &'a mut Edit,
+}
+
+impl Plan<'_> {
+    /// What an op does to a pair, `None` when it does not write it.
+    fn event(&self, op: OpRef<'_>, pair: &Pair) -> Option<Event> {
+        let effect = self.effects.effect(op);
+        let (mut param, mut master) = (false, false);
+        match effect {
+            // Their sub-blocks are scanned on their own.
+            Effect::Cond | Effect::While => return None,
+            Effect::Unknown => self.effects.each(op, |n, access| {
+                param |= access != Access::Read && n == pair.param;
+                master |= access != Access::Read && n == pair.master;
+            }),
+            _ => op.output_args().for_each(|n| {
+                param |= n == pair.param;
+                master |= n == pair.master;
+            }),
+        }
+        if !param && !master {
+            return None;
+        }
+        let what = match effect {
+            Effect::Load => What::Load,
+            Effect::AmpInit => What::Narrow,
+            Effect::Resync => What::Sync,
+            Effect::Unknown => What::Other,
+            Effect::Optimizer(Wants::Master) if param && master => What::Other,
+            Effect::Copy | Effect::Cast => match (op.input(sym::X), param, master) {
+                (&[x], false, true) if x == pair.param => What::Sync,
+                (&[x], true, false) if x == pair.master => What::Sync,
+                _ => What::Write,
+            },
+            _ => What::Write,
+        };
+        Some(Event { op: op.id, block: op.block(), what, param, master })
+    }
+
+    fn insert(&mut self, pair: &Pair, anchor: OpId, direction: Direction) {
+        let op = NewOp::new(sym::RESYNC)
+            .input(sym::PARAM, [pair.param])
+            .input(sym::MASTER_PARAM, [pair.master])
+            .output(sym::PARAM_OUT, [pair.param])
+            .output(sym::MASTER_PARAM_OUT, [pair.master])
+            .attr(sym::DTYPE, pair.low)
+            .attr(sym::DIRECTION, direction.as_str())
+            .attr(sym::ON_CONFLICT, self.pass.on_conflict.as_str());
+        let why = match direction {
+            Direction::Param => "the parameter is newer than its master",
+            Direction::Master => "the master is newer than its parameter",
+            Direction::Both => "parameter and master were both loaded",
+        };
+        self.edit.insert(At::After(anchor), op, why);
+    }
+
+    /// Mends pairs at main's entry. Returns the op after which each mended pair is in step.
+    fn startup(&mut self, broken: &[(bool, bool)], pos: &[u32]) -> FxHashMap<Name, OpId> {
+        let mut events: Vec<Vec<Event>> = vec![Vec::new(); broken.len()];
+        let mut blocks: Vec<BlockId> = self.program.section_blocks(Section::Startup).collect();
+        blocks.sort_unstable();
+        for block in blocks {
+            for op in self.program.ops(block) {
+                let mut touched: Vec<usize> = Vec::new();
+                self.effects.each(op, |n, access| {
+                    if access != Access::Read {
+                        touched.extend(self.pairs.of(n).filter(|&i| broken[i].0));
+                    }
+                });
+                touched.sort_unstable();
+                touched.dedup();
+                for i in touched {
+                    events[i].extend(self.event(op, &self.pairs.rows()[i]));
+                }
+            }
+        }
+        let mut anchors = FxHashMap::default();
+        for (i, mut list) in events.into_iter().enumerate().filter(|(i, _)| broken[*i].0) {
+            list.sort_by_key(|e| pos[e.op.index()]);
+            let pair = self.pairs.rows()[i];
+            if let Some(anchor) = self.mend_startup(&pair, &list) {
+                anchors.insert(pair.param, anchor);
+                anchors.insert(pair.master, anchor);
+            }
+        }
+        anchors
+    }
+
+    fn mend_startup(&mut self, pair: &Pair, events: &[Event]) -> Option<OpId> {
+        let mut rest: &[Event] = events;
+        let mut first = None;
+        loop {
+            while let [head @ .., Event { what: What::Narrow, .. }] = rest {
+                rest = head;
+            }
+            let &last = rest.last()?;
+            let (mut param, mut master) = (false, false);
+            match last.what {
+                What::Load => {
+                    // All loads since the pair was last made from one another, in this block.
+                    while let [head @ .., e] = rest
+                        && matches!(e.what, What::Load | What::Narrow)
+                        && e.block == last.block
+                    {
+                        if e.what == What::Load {
+                            param |= e.param;
+                            master |= e.master;
+                        }
+                        rest = head;
+                    }
+                }
+                // In step but not narrowed.
+                What::Sync => (master, rest) = (true, &rest[..rest.len() - 1]),
+                What::Write => (param, master, rest) = (last.param, last.master, &rest[..rest.len() - 1]),
+                What::Other | What::Narrow => return first,
+            }
+            self.insert(pair, last.op, Direction::of(param, master));
+            first.get_or_insert(last.op);
+            // A mend in a sub-block holds on that branch alone.
+            if self.program.block(last.block).index == 0 || last.what == What::Sync {
+                return first;
+            }
+        }
+    }
+
+    /// Derives stale copies again, sources first.
+    fn copies(&mut self, proof: &Coherence, anchors: &FxHashMap<Name, OpId>, pos: &[u32]) {
+        let derived = proof.verdicts.iter().filter_map(|v| match v.subject {
+            Subject::Copy { cell, op, .. } => Some((v, cell, op)),
+            _ => None,
+        });
+        let last_writers = self.last_writers(derived.clone().flat_map(|(_, _, op)| self.program.op(op).input_args()));
+        let top = self.top_level_ops();
+        let mut anchors = anchors.clone();
+        for (verdict, cell, op) in derived {
+            let r = self.program.op(op);
+            let mended = r.input_args().any(|n| anchors.contains_key(&n));
+            if verdict.proved() && !mended {
+                continue;
+            }
+            let sources = r.input_args().flat_map(|n| [anchors.get(&n), last_writers.get(&n)]).flatten();
+            let in_global = sources.filter_map(|o| top[self.program.op(*o).block().index()].or(Some(*o)));
+            let Some(anchor) = in_global.max_by_key(|o| pos[o.index()]) else { continue };
+            // A copy that stands after its source's mend is derived there already.
+            if pos[anchor.index()] < pos[op.index()] {
+                continue;
+            }
+            self.edit.insert(At::After(anchor), NewOp::copy_of(self.program, op), "its source is newer: derived again");
+            anchors.insert(cell, anchor);
+        }
+    }
+
+    /// The op of startup's global block that last writes each of these cells.
+    fn last_writers(&self, names: impl Iterator<Item = Name>) -> FxHashMap<Name, OpId> {
+        let wanted: FxHashSet<Name> = names.collect();
+        let mut last = FxHashMap::default();
+        if let Some(global) = self.program.global_block(Section::Startup).filter(|_| !wanted.is_empty()) {
+            for op in self.program.ops(global) {
+                self.effects.each(op, |n, access| {
+                    if access != Access::Read && wanted.contains(&n) {
+                        last.insert(n, op.id);
+                    }
+                });
+            }
+        }
+        last
+    }
+
+    /// By block: the op of startup's global block that runs it; none for the global block itself.
+    fn top_level_ops(&self) -> Vec<Option<OpId>> {
+        let mut top = vec![None; self.program.block_rows()];
+        let Some(global) = self.program.global_block(Section::Startup) else { return top };
+        for op in self.program.ops(global).filter(|o| o.has_sub_blocks()) {
+            let mut stack: Vec<BlockId> = op.sub_blocks().collect();
+            while let Some(b) = stack.pop() {
+                if b != global && top[b.index()].is_none() {
+                    top[b.index()] = Some(op.id);
+                    self.program.ops(b).for_each(|o| stack.extend(o.sub_blocks()));
+                }
+            }
+        }
+        top
+    }
+
+    /// Narrows 16-bit parameters without master that are still wide at main's entry.
+    fn singles(&mut self, proof: &Coherence) {
+        let open: Vec<Name> = proof
+            .verdicts
+            .iter()
+            .filter(|v| !v.proved())
+            .filter_map(|v| match v.subject {
+                Subject::Param(name) => Some(name),
+                _ => None,
+            })
+            .collect();
+        let writers = self.last_writers(open.iter().copied());
+        for name in open {
+            if let (Some(&op), Some(declared)) = (writers.get(&name), self.cells.dtype(self.program, name)) {
+                self.narrow(name, declared, op);
+            }
+        }
+    }
+
+    fn narrow(&mut self, name: Name, to: DType, after: OpId) {
+        let op = NewOp::new(sym::AMP_INIT)
+            .input(sym::X, [name])
+            .output(sym::OUT, [name])
+            .attr(sym::DTYPE, AttrValue::from(to));
+        self.edit.insert(At::After(after), op, "main declares it narrow");
+    }
+
+    /// Mends pairs after the writes of main that break them.
+    fn main(&mut self, broken: &[(bool, bool)]) {
+        if !broken.iter().any(|b| b.1) {
+            return;
+        }
+        for block in self.program.section_blocks(Section::Main) {
+            // What was written to each broken pair since it was last in step, and by which op.
+            let mut pending: indexmap::IndexMap<usize, (bool, bool, OpId)> = indexmap::IndexMap::new();
+            for op in self.program.ops(block) {
+                let mut touched: Vec<usize> = Vec::new();
+                self.effects.each(op, |n, _| touched.extend(self.pairs.of(n).filter(|&i| broken[i].1)));
+                touched.sort_unstable();
+                touched.dedup();
+                for i in touched {
+                    let pair = self.pairs.rows()[i];
+                    match self.event(op, &pair) {
+                        Some(Event { what: What::Load, param, master, op, .. }) => {
+                            let p = pending.entry(i).or_insert((false, false, op));
+                            *p = (p.0 | param, p.1 | master, op);
+                        }
+                        Some(Event { what: What::Write, param, master, op, .. }) => {
+                            self.flush(&mut pending, i);
+                            pending.insert(i, (param, master, op));
+                        }
+                        Some(Event { what: What::Sync, .. }) => drop(pending.shift_remove(&i)),
+                        Some(Event { what: What::Narrow, .. }) => {}
+                        Some(Event { what: What::Other, .. }) | None => self.flush(&mut pending, i),
+                    }
+                }
+            }
+            for i in pending.keys().copied().collect::<Vec<_>>() {
+                self.flush(&mut pending, i);
+            }
+        }
+    }
+
+    fn flush(&mut self, pending: &mut indexmap::IndexMap<usize, (bool, bool, OpId)>, i: usize) {
+        if let Some((param, master, op)) = pending.shift_remove(&i) {
+            let pair = self.pairs.rows()[i];
+            self.insert(&pair, op, Direction::of(param, master));
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! How does a schedule become ops? `load` and `amp_init` in the startup program, after a check against each manifest.
+//!
+//! Nothing is written when a checkpoint does not fit: the check (`check.rs`) comes first, and a finding of
+//! severity error leaves the program as it was.
+
+use super::cells::{Cells, Part};
+use super::check::{Load, Matcher};
+use super::{Schedule, Step};
+use crate::ckpt::{CkptError, TensorEntry};
+use crate::diag::Diagnostics;
+use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditNote, NewOp, OpId, Program, Section};
+use crate::names::{Name, sym};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What a checkpoint holds: its entries in file order.
+pub type Manifest = Vec<TensorEntry>;
+
+/// Why a schedule could not be applied. The program is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApplyError {
+    /// a checkpoint's manifest could not be read
+    #[error("load({path}): {source}")]
+    Manifest {
+        /// the path, as the schedule has it
+        path: String,
+        /// why
+        source: CkptError,
+    },
+}
+
+/// Names that a load concerns, each list in the order of the program's declarations or of the file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lists {
+    /// cells that the load writes
+    pub loaded: Vec<String>,
+    /// parameters (with `only=masters`: masters) that the checkpoint does not bring
+    pub missing: Vec<String>,
+    /// keys that the program has no cell for
+    pub unexpected: Vec<String>,
+    /// keys that fit a cell but were left out by `only`
+    pub left_out: Vec<String>,
+}
+
+/// What one load does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoadReport {
+    /// the path, as the schedule has it
+    pub path: String,
+    /// the op; `None` when the program was left as it was
+    pub op: Option<OpId>,
+    /// the names
+    pub names: Lists,
+    /// bytes that the loaded entries hold
+    pub bytes: u64,
+}
+
+/// What applying a schedule did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Applied {
+    /// one row a load, in the order of the schedule
+    pub loads: Vec<LoadReport>,
+    /// the `amp_init` ops, in the order of the schedule
+    pub amp_inits: Vec<OpId>,
+    /// parameters that an `amp_init` narrows
+    pub narrowed: Vec<String>,
+    /// findings about the checkpoints; with an error among them the program was left as it was
+    pub diagnostics: Diagnostics,
+}
+
+/// The op that a step becomes, in the order of the schedule.
+enum Planned {
+    Load(usize),
+    AmpInit,
+}
+
+impl Schedule {
+    /// Writes the schedule's loads and `amp_init`s into the startup program, as the work of `schedule`.
+    ///
+    /// `manifests` gives the entries of the checkpoint at a path of the schedule; it is asked once a path,
+    /// in order, before anything is written. Applying a second time writes the ops a second time.
+    ///
+    /// # Errors
+    /// [`ApplyError`] when a manifest cannot be read. A checkpoint that does not fit is no error of this
+    /// call but a finding in [`Applied::diagnostics`].
+    pub fn apply(
+        &self,
+        program: &mut Program,
+        manifests: &mut dyn FnMut(&str) -> Result<Manifest, CkptError>,
+    ) -> Result<Applied, ApplyError> {
+        let mut by_path: FxHashMap<&str, Manifest> = FxHashMap::default();
+        for path in self.paths() {
+            if !by_path.contains_key(path) {
+                let manifest =
+                    manifests(path).map_err(|source| ApplyError::Manifest { path: path.to_owned(), source })?;
+                by_path.insert(path, manifest);
+            }
+        }
+        let cells = Cells::of(program);
+        let mut applied = Applied::default();
+        let mut plans = Vec::new();
+        for step in &self.steps {
+            if let Step::Load { path, only } = step {
+                let mut matcher = Matcher { program, cells: &cells, path, only: *only, found: Diagnostics::new() };
+                let (plan, report) = matcher.run(&by_path[path.as_str()]);
+                applied.diagnostics.extend(matcher.found);
+                applied.loads.push(report);
+                plans.push(plan);
+            }
+        }
+        if !applied.diagnostics.has_errors() {
+            self.write(program, &cells, &plans, &mut applied);
+        }
+        Ok(applied)
+    }
+
+    fn write(&self, program: &mut Program, cells: &Cells, plans: &[Vec<Load<'_>>], applied: &mut Applied) {
+        let block = program.ensure_global_block(Section::Startup);
+        let mut edit = Edit::new();
+        let mut brought = FxHashSet::default();
+        let mut planned = Vec::new();
+        let (mut at, mut load) = (At::Start(block), 0);
+        declare(program, &mut edit, block, cells, plans.iter().flatten().map(|l| l.cell));
+        for step in &self.steps {
+            match step {
+                Step::Startup => at = At::End(block),
+                Step::Main => {}
+                Step::Load { path, .. } => {
+                    let plan = &plans[load];
+                    if !plan.is_empty() {
+                        brought.extend(plan.iter().map(|l| l.cell));
+                        edit.insert(at, load_op(path, plan), format!("the schedule loads {path}"));
+                        planned.push(Planned::Load(load));
+                    }
+                    load += 1;
+                }
+                Step::AmpInit { rewrite_master } => {
+                    for (dtype, params) in narrow_groups(program, cells, &brought) {
+                        let op = amp_init(cells, dtype, &params, *rewrite_master);
+                        edit.insert(at, op, format!("the schedule narrows to {dtype}"));
+                        planned.push(Planned::AmpInit);
+                        applied.narrowed.extend(params.iter().map(|&p| program.name(p).to_owned()));
+                    }
+                }
+            }
+        }
+        let summary = edit.commit(program, "schedule");
+        let ops = summary.notes.iter().filter_map(|n| match n {
+            EditNote::Inserted(op, _) => Some(*op),
+            _ => None,
+        });
+        for (what, op) in planned.into_iter().zip(ops) {
+            match what {
+                Planned::Load(i) => applied.loads[i].op = Some(op),
+                Planned::AmpInit => applied.amp_inits.push(op),
+            }
+        }
+    }
+}
+
+/// Declares in startup what only main declares; a name twice is declared once.
+fn declare(program: &Program, edit: &mut Edit, block: BlockId, cells: &Cells, names: impl Iterator<Item = Name>) {
+    let mut done = FxHashSet::default();
+    for name in names {
+        let cell = cells.rows[&name];
+        if cell.startup.is_none() && done.insert(name) {
+            let from = cell.decl();
+            let anchor = program.var(from).origin;
+            edit.declare(block, program.var_def(from), anchor, "startup loads what main declares");
+        }
+    }
+}
+
+fn load_op(path: &str, plan: &[Load<'_>]) -> NewOp {
+    NewOp::new(sym::LOAD)
+        .output(sym::OUT, plan.iter().map(|l| l.cell).collect::<Vec<_>>())
+        .attr(sym::FILE_PATH, path)
+        .attr(sym::KEYS, AttrValue::strs(plan.iter().map(|l| l.entry.name.as_str())))
+        .attr(sym::STORED_DTYPES, AttrValue::Ints(plan.iter().map(|l| l.entry.dtype.code()).collect()))
+}
+
+/// Parameters that main declares 16-bit and startup otherwise, or that a load `brought`, by their type in
+/// main. (Paddle's `amp_init` takes them whatever they hold; narrowing one that is narrow changes nothing.)
+fn narrow_groups(program: &Program, cells: &Cells, brought: &FxHashSet<Name>) -> Vec<(DType, Vec<Name>)> {
+    let mut groups: Vec<(DType, Vec<Name>)> = Vec::new();
+    for (&name, cell) in &cells.rows {
+        let Some(dtype) = cell.main.map(|v| program.var(v).dtype) else { continue };
+        if !dtype.is_low() || !matches!(cells.part(program, name), Part::Param { .. }) {
+            continue;
+        }
+        let wider = cell.startup.is_some_and(|v| program.var(v).dtype != dtype);
+        if !wider && !brought.contains(&name) {
+            continue;
+        }
+        match groups.iter_mut().find(|(d, _)| *d == dtype) {
+            Some((_, params)) => params.push(name),
+            None => groups.push((dtype, vec![name])),
+        }
+    }
+    groups
+}
+
+fn amp_init(cells: &Cells, dtype: DType, params: &[Name], rewrite_master: bool) -> NewOp {
+    let op = NewOp::new(sym::AMP_INIT).input(sym::X, params);
+    if !rewrite_master {
+        return op.output(sym::OUT, params).attr(sym::DTYPE, dtype);
+    }
+    let listed: FxHashSet<Name> = params.iter().copied().collect();
+    let (of, masters): (Vec<_>, Vec<_>) = cells.pairs.iter().filter(|(p, _)| listed.contains(p)).copied().unzip();
+    op.input(sym::MASTER_OF, of).output(sym::OUT, params).output(sym::MASTER_PARAM_OUT, masters).attr(sym::DTYPE, dtype)
+}

@@ -1,0 +1,3 @@
+//! What do the tests of several areas share?
+
+pub mod r#gen;
