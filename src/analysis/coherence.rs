@@ -253,9 +253,16 @@ pub fn coherence_with(program: &Program, ops: &Ops, declared: &[(Name, Name)], o
     holding.iter().for_each(|&(i, _)| watch.watched[i] = true);
     exec.run(Section::Main, &mut watch);
     for &(i, form) in &holding {
-        if watch.watched[i] && exec.form(i) != Some(form) {
+        if !watch.watched[i] {
+            continue;
+        }
+        if !exec.in_step(i) {
             let finding = disagreement(&mut exec, i, When::StepEnd);
             watch.found.push((i, finding));
+        } else if form == Form::Narrow && exec.form(i) != Some(form) {
+            // Agrees, but as another dtype: what was assumed of the next step does not hold.
+            let obligation = Obligation::StoredDtype(pairs.rows()[i].param);
+            watch.found.push((i, Finding::Unproved { when: When::StepEnd, obligation }));
         }
     }
     out.remarks.extend(watch.unused);

@@ -318,22 +318,22 @@ impl<'a> Exec<'a> {
         let uses_master = wants == Wants::Master
             && masters.len() == params.len()
             && op.attr(sym::MULTI_PRECISION).and_then(AttrValue::as_bool) == Some(true);
-        // A skipped update leaves both as they were: in step only if they were before.
+        // A skipped update leaves both as they were: one decision for both cells.
         let skips = !op.input(sym::SKIP_UPDATE).is_empty();
         let mut done = Vec::new();
         if uses_master {
             for (i, (&p, &m)) in params.iter().zip(masters).enumerate() {
                 let low = self.cells.dtype(self.program, p).unwrap_or(DType::Other(-1));
-                let (old_p, old_m) = (self.value(p), self.value(m));
-                let holds = self.values.cast(low, old_p) == self.values.cast(low, old_m)
-                    && self.values.known(old_p) == Known::Is(low);
-                let new_m = self.values.fresh(Value::Opaque(op.id, i as u32), Known::Is(DType::F32));
-                if !skips || holds {
-                    let new_p = self.values.cast(low, new_m);
-                    self.set(op, m, new_m, observer);
-                    self.set(op, p, new_p, observer);
-                    done.extend([p, m]);
+                let mut new_m = self.values.fresh(Value::Opaque(op.id, i as u32), Known::Is(DType::F32));
+                let mut new_p = self.values.cast(low, new_m);
+                if skips {
+                    let (old_p, old_m) = (self.value(p), self.value(m));
+                    new_m = self.values.join(op.id, new_m, old_m);
+                    new_p = self.values.join(op.id, new_p, old_p);
                 }
+                self.set(op, m, new_m, observer);
+                self.set(op, p, new_p, observer);
+                done.extend([p, m]);
             }
         }
         for (i, name) in op.output_args().enumerate() {

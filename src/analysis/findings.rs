@@ -67,7 +67,7 @@ impl Tell<'_> {
                 format!("{} holds {runtime} when main starts, but main declares {declared}", self.name(*cell)),
                 self.place(*writer),
             )
-            .help("`load-order` places the load before `amp_init`; `resync` narrows after it"),
+            .help("run `amp_init` (name it in the schedule); `load-order` places loads before it, `resync` narrows after one that cannot move"),
             Finding::Conflict { largest } => {
                 let Subject::Pair(pair) = subject else { unreachable!("only a pair can conflict") };
                 Diagnostic::new(

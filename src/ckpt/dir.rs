@@ -20,6 +20,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// two, and their number is limited.
 const SMALL: u64 = 64 << 10;
 
+/// The entry that was read last, and its open file.
+type LastRead = (usize, Arc<(Source, Place)>);
+
 /// An open directory of tensor streams.
 pub struct StreamDir {
     path: PathBuf,
@@ -29,7 +32,7 @@ pub struct StreamDir {
     maps: Vec<OnceLock<(Source, Place)>>,
     /// the file that `read_into` read last: the blocks of one tensor come from one open file, even
     /// when its name is given to another one meanwhile
-    last: Mutex<Option<(usize, Arc<(Source, Place)>)>>,
+    last: Mutex<Option<LastRead>>,
     index: NameIndex,
     skipped: Vec<Skipped>,
 }

@@ -156,25 +156,28 @@ pub fn shorten(text: &str) -> Cow<'_, str> {
 
 /// An op on one line, `(Out: y) = cast(X: x)`, cut when it is very long.
 fn brief(program: &Program, op: OpId) -> String {
-    const MOST: usize = 600;
+    // Each side has its own room, so that a long list of outputs does not hide the kind and inputs.
+    const MOST: usize = 100;
     let op = program.op(op);
     let mut out = String::new();
     let slots = |out: &mut String, slots: &mut dyn Iterator<Item = Slot<'_>>| {
+        let start = out.len();
         out.push('(');
-        for (i, slot) in slots.enumerate() {
+        let full = |out: &String| out.len() - start > MOST;
+        for (i, slot) in slots.filter(|s| !s.args.is_empty()).enumerate() {
             out.push_str(if i == 0 { "" } else { "; " });
+            if full(out) {
+                out.push('…');
+                break;
+            }
             out.push_str(&shorten(program.sym(slot.name)));
-            out.push_str(if slot.args.is_empty() { ":" } else { ": " });
             for (j, &arg) in slot.args.iter().enumerate() {
-                out.push_str(if j == 0 { "" } else { ", " });
-                if out.len() > MOST {
+                out.push_str(if j == 0 { ": " } else { ", " });
+                if full(out) {
                     out.push('…');
                     break;
                 }
                 out.push_str(&shorten(program.name(arg)));
-            }
-            if out.len() > MOST {
-                break;
             }
         }
         out.push(')');

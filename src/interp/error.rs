@@ -121,6 +121,18 @@ pub enum Fault {
         /// dimensions in the program
         declared: Vec<i64>,
     },
+    /// a stored tensor does not have a dtype that the op or the cell can take; nothing was written
+    #[error("{path}: `{key}` is {stored}, but {wanted}")]
+    LoadDType {
+        /// the file
+        path: PathBuf,
+        /// the key in it
+        key: String,
+        /// its element type
+        stored: DType,
+        /// what was wanted
+        wanted: String,
+    },
     /// a parameter and a master were both loaded, and disagree
     #[error("`{param}` and `{master}` were both loaded and differ by up to {largest:e}")]
     Conflict {

@@ -1,7 +1,7 @@
 //! What do load and save reach? Files on disk by way of `ckpt`, or whatever the caller puts in their place.
 
 use super::tensor::Tensor;
-use crate::ckpt::{Checkpoint, CkptError, TensorEntry};
+use crate::ckpt::{self, Access, Checkpoint, CkptError, TensorData, TensorEntry};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,15 +33,24 @@ pub struct DiskFiles;
 
 impl Files for DiskFiles {
     fn open(&self, path: &Path) -> Result<Arc<dyn Checkpoint>, CkptError> {
-        Err(CkptError::Unsupported { path: path.to_owned(), what: "not yet".into() })
+        Ok(ckpt::open(path)?.into())
     }
 
-    fn open_combined(&self, path: &Path, _names: &[&str]) -> Result<Arc<dyn Checkpoint>, CkptError> {
-        self.open(path)
+    fn open_combined(&self, path: &Path, names: &[&str]) -> Result<Arc<dyn Checkpoint>, CkptError> {
+        let names: Vec<String> = names.iter().map(|&n| n.to_owned()).collect();
+        Ok(Arc::new(ckpt::open_combined(path, &names, Access::Map)?))
     }
 
-    fn write(&self, path: &Path, _format: SaveFormat, _tensors: &[(&str, Tensor)]) -> Result<(), CkptError> {
-        self.open(path).map(drop)
+    fn write(&self, path: &Path, format: SaveFormat, tensors: &[(&str, Tensor)]) -> Result<(), CkptError> {
+        let data = |(name, t): &(&str, Tensor)| {
+            let shape: Vec<u64> = t.shape().iter().map(|&d| d as u64).collect();
+            TensorData::new((*name).to_owned(), t.dtype(), shape, t.to_bytes())
+        };
+        match (format, tensors) {
+            (SaveFormat::Single, [one]) => ckpt::write_stream(path, &data(one)),
+            // One at a time: the bytes of a tensor go when it is written.
+            _ => ckpt::write_combined(path, tensors.iter().map(data)),
+        }
     }
 }
 

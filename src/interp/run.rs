@@ -9,7 +9,7 @@ use super::tensor::Tensor;
 use crate::convert::Narrowing;
 use crate::diag::Place;
 use crate::entity::EntityId;
-use crate::ir::{BlockId, OpRef, Program, Section, VarId};
+use crate::ir::{BlockId, DType, OpRef, Program, Section, VarId};
 use crate::names::{Name, sym};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::PathBuf;
@@ -109,17 +109,21 @@ impl Plan {
             locals: vec![FxHashSet::default(); program.block_rows()],
             scopes_read: FxHashSet::default(),
         };
+        let vars =
+            || Section::ALL.into_iter().flat_map(|s| program.section_blocks(s)).flat_map(|b| &program.block(b).vars);
+        for v in vars().map(|&id| program.var(id)) {
+            plan.persistable[v.name.index()] |= v.persistable();
+        }
         for section in Section::ALL {
             for block in program.section_blocks(section) {
                 let b = program.block(block);
                 for &id in &b.vars {
-                    let v = program.var(id);
-                    // A persistable is created in the root scope, wherever it is declared.
-                    if b.index == 0 || v.persistable() {
-                        plan.persistable[v.name.index()] |= v.persistable();
-                        plan.global[section as usize][v.name.index()].get_or_insert(id);
+                    let name = program.var(id).name;
+                    // A persistable is one cell of the root scope, wherever it is declared.
+                    if b.index == 0 || plan.persistable[name.index()] {
+                        plan.global[section as usize][name.index()].get_or_insert(id);
                     } else {
-                        plan.locals[block.index()].insert(v.name);
+                        plan.locals[block.index()].insert(name);
                     }
                 }
                 for op in program.ops(block).filter(|op| op.has_sub_blocks()) {
@@ -274,6 +278,12 @@ impl<'r> Machine<'r> {
         of(self.section).or_else(|| Section::ALL.into_iter().find_map(of))
     }
 
+    /// The dtype that a cell must have when main starts: main's declaration, or else startup's.
+    pub fn main_dtype(&self, name: Name) -> Option<DType> {
+        let of = |s: Section| self.plan.global[s as usize][name.index()];
+        of(Section::Main).or_else(|| of(Section::Startup)).map(|id| self.program.var(id).dtype)
+    }
+
     /// Whether some op reads what a control op leaves in this variable.
     pub fn scopes_read(&self, name: Name) -> bool {
         self.plan.scopes_read.contains(&name)
@@ -389,7 +399,7 @@ impl<'r> Machine<'r> {
 
     /// Takes a tensor out of its cell to be rewritten in place; the cell holds an empty one meanwhile.
     pub fn lend(&mut self, name: Name) -> Option<Tensor> {
-        let empty = Tensor::zeros(crate::ir::DType::U8, &[0]).ok()?;
+        let empty = Tensor::zeros(DType::U8, &[0]).ok()?;
         match self.cell(name) {
             Some(Cell { value: Value::Tensor(t), .. }) if self.frame_of(name).is_none() => {
                 let t = t.clone();

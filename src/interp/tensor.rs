@@ -3,6 +3,7 @@
 use super::error::TensorError;
 use crate::convert::{self, Narrowing};
 use crate::ir::DType;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::fmt;
 use std::sync::Arc;
@@ -333,31 +334,13 @@ pub(super) fn narrow(v: &[f32], dtype: DType, how: Narrowing) -> Result<Data, Te
 
 /// float32 elements into the memory of a 16-bit vector of the same length.
 pub(super) fn narrow_into(v: &[f32], to: &mut Data, how: Narrowing) -> Result<(), TensorError> {
-    match (to, how) {
-        (Data::F16(to), Narrowing::NearestEven) => convert::f32_to_f16(v, to),
-        (Data::BF16(to), Narrowing::NearestEven) => convert::f32_to_bf16(v, to),
-        (Data::F16(to), Narrowing::Truncate) => to.iter_mut().zip(v).for_each(|(t, &x)| *t = truncate_f16(x)),
-        (Data::BF16(to), Narrowing::Truncate) => {
-            to.iter_mut().zip(v).for_each(|(t, &x)| *t = bf16::from_bits((x.to_bits() >> 16) as u16))
-        }
-        (to, _) => return Err(TensorError::DType { dtype: to.dtype() }),
+    let dtype = to.dtype();
+    match to {
+        Data::F16(to) => convert::narrow(dtype, v, to.reinterpret_cast_mut(), how),
+        Data::BF16(to) => convert::narrow(dtype, v, to.reinterpret_cast_mut(), how),
+        _ => return Err(TensorError::DType { dtype }),
     }
     Ok(())
-}
-
-/// float32 to float16 as Paddle 2.6.2's CPU code does: towards zero, but what exceeds 65504 becomes
-/// infinite; NaN payloads lose their low bits and stay NaN.
-fn truncate_f16(x: f32) -> f16 {
-    let bits = x.to_bits();
-    let (sign, a) = ((bits >> 16) as u16 & 0x8000, bits & 0x7FFF_FFFF);
-    let h = match a {
-        0x7F80_0001.. => 0x7C00 | (((a >> 13) & 0x3FF) as u16).max(1),
-        0x477F_E001.. => 0x7C00,
-        0x3880_0000.. => ((a - 0x3800_0000) >> 13) as u16,
-        // Below 2^-14: the value in units of 2^-24.
-        _ => (f32::from_bits(a) * 16_777_216.0) as u16,
-    };
-    f16::from_bits(sign | h)
 }
 
 impl fmt::Debug for Tensor {
@@ -372,36 +355,5 @@ impl fmt::Debug for Tensor {
             }
             write!(f, "{more}]")
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Bit patterns that Paddle 2.6.2 (CPU) gave for these float32 patterns.
-    #[test]
-    fn truncation_is_that_of_paddle() {
-        let f16s = [
-            (0x0000_0001, 0x0000),
-            (0x3300_0000, 0x0000),
-            (0x3300_0001, 0x0000),
-            (0x387f_c000, 0x03ff),
-            (0x477f_efff, 0x7c00),
-            (0x4780_0000, 0x7c00),
-            (0x7f7f_ffff, 0x7c00),
-            (0x7f80_0001, 0x7c01),
-            (0x7fc0_0000, 0x7e00),
-            (0x7fff_ffff, 0x7fff),
-            (0xffc0_0000, 0xfe00),
-        ];
-        for (x, h) in f16s {
-            assert_eq!(truncate_f16(f32::from_bits(x)).to_bits(), h, "{x:08x}");
-        }
-        // Between the extremes: never above the value, and the next one is.
-        for bits in (0x3300_0000u32..0x477F_E000).step_by(65_537) {
-            let (x, h) = (f32::from_bits(bits), truncate_f16(f32::from_bits(bits)));
-            assert!(h.to_f32() <= x && f16::from_bits(h.to_bits() + 1).to_f32() > x, "{bits:08x}");
-        }
     }
 }

@@ -119,9 +119,6 @@ impl Schema {
 pub(crate) const fn one(name: Symbol) -> SlotSpec {
     SlotSpec { name, arity: Arity::One }
 }
-pub(crate) const fn optional(name: Symbol) -> SlotSpec {
-    SlotSpec { name, arity: Arity::Optional }
-}
 pub(crate) const fn many(name: Symbol) -> SlotSpec {
     SlotSpec { name, arity: Arity::Many }
 }

@@ -16,14 +16,20 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("gaussian_random", gaussian_random),
 ];
 
-/// Dimensions given as an attribute or as a tensor.
+/// Dimensions given as a tensor or as an attribute, or else those that the output is declared with.
 fn out_shape(cx: &OpCx<'_, '_>) -> Result<Vec<usize>, InterpError> {
     let dims = match cx.opt_input("ShapeTensor")? {
         Some(t) => t.to_i64_vec(),
         None if !cx.input_names("ShapeTensorList").is_empty() => {
             cx.inputs("ShapeTensorList")?.iter().flat_map(Tensor::to_i64_vec).collect()
         }
-        None => cx.attr_ints("shape")?.unwrap_or_default(),
+        None => match cx.attr_ints("shape")? {
+            Some(dims) => dims,
+            None => {
+                let declared = cx.output_names("Out").first().and_then(|&name| cx.declaration(name));
+                cx.need("shape", declared.map(|id| cx.program().shape(id).to_vec()))?
+            }
+        },
     };
     dims.iter()
         .map(|&d| usize::try_from(d))

@@ -2,18 +2,18 @@
 //! are here too.
 //!
 //! A load checks everything before it writes anything: keys, dtypes, shapes against the declarations.
-//! The cell takes the stored dtype and value. A file of one unnamed tensor serves a load of one output.
+//! The cell takes the stored dtype and value. What proofs rely on is checked too: `stored_dtypes` must be
+//! the file's, and a cell that main declares 16-bit takes float32, float16 or bfloat16 only. A file of one unnamed tensor serves a load of one output.
 
 use super::super::context::OpCx;
 use super::super::error::{Fault, InterpError};
 use super::super::files::SaveFormat;
 use super::super::run::fits;
-use super::super::tensor::Tensor;
+use super::super::tensor::{Data, Tensor};
 use super::Kernel;
 use crate::ckpt::{Checkpoint, TensorEntry};
 use crate::ir::DType;
 use crate::names::Name;
-use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -26,6 +26,9 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("fetch", fetch),
     ("fetch_v2", fetch),
 ];
+
+/// The format whose one tensor has no name of its own.
+const SINGLE: &str = "tensor-stream";
 
 fn path(cx: &OpCx<'_, '_>) -> Result<PathBuf, InterpError> {
     let path = cx.attr_str("file_path")?;
@@ -50,19 +53,18 @@ fn load(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
     };
     let ckpt = cx.machine.files.open(&path(cx)?)?;
     let entries = ckpt.entries();
-    let picks = if entries.len() == 1 && entries[0].name.is_empty() && outs.len() == 1 {
+    let picks = if ckpt.format() == SINGLE && entries.len() == 1 && outs.len() == 1 {
         vec![0]
     } else {
-        let index: FxHashMap<&str, usize> = entries.iter().enumerate().rev().map(|(i, e)| (&*e.name, i)).collect();
         let pick = |&key: &&str| {
-            index.get(key).copied().ok_or_else(|| {
+            ckpt.find(key).ok_or_else(|| {
                 let near = nearest(key, entries);
                 InterpError::from(Fault::MissingKey { path: ckpt.path().to_owned(), key: key.to_owned(), near })
             })
         };
         keys.iter().map(pick).collect::<Result<Vec<_>, _>>()?
     };
-    read(cx, &ckpt, outs, &picks, "load_as_fp16")
+    read(cx, &ckpt, outs, &picks)
 }
 
 /// `load_combine`: the file's tensors are those of `Out`, in order.
@@ -76,25 +78,21 @@ fn load_combine(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
         return Err(Fault::Unsupported { what }.into());
     }
     let picks: Vec<usize> = (0..found).collect();
-    read(cx, &ckpt, outs, &picks, "load_as_fp16")
+    read(cx, &ckpt, outs, &picks)
 }
 
-fn read(
-    cx: &mut OpCx<'_, '_>,
-    ckpt: &Arc<dyn Checkpoint>,
-    outs: &[Name],
-    picks: &[usize],
-    as_fp16: &str,
-) -> Result<(), InterpError> {
+fn read(cx: &mut OpCx<'_, '_>, ckpt: &Arc<dyn Checkpoint>, outs: &[Name], picks: &[usize]) -> Result<(), InterpError> {
     let entries = ckpt.entries();
+    let stored = cx.attr_ints("stored_dtypes")?;
     let mut total = 0u64;
-    for (&name, &i) in outs.iter().zip(picks) {
-        let e = &entries[i];
-        check(cx, ckpt, name, e)?;
+    for (i, (&name, &pick)) in outs.iter().zip(picks).enumerate() {
+        let e = &entries[pick];
+        let promised = stored.as_ref().and_then(|codes| codes.get(i)).map(|&code| DType::from_code(code as i32));
+        check(cx, ckpt, name, e, promised)?;
         total = total.saturating_add(e.bytes);
     }
     cx.machine.room(total)?;
-    let as_fp16 = cx.attr_bool(as_fp16, false)?;
+    let as_fp16 = cx.attr_bool("load_as_fp16", false)?;
     let mut values = Vec::with_capacity(picks.len());
     for &i in picks {
         let e = &entries[i];
@@ -108,15 +106,33 @@ fn read(
     Ok(())
 }
 
-/// Whether a stored tensor can be held and has the shape that the program declares.
-fn check(cx: &OpCx<'_, '_>, ckpt: &Arc<dyn Checkpoint>, name: Name, e: &TensorEntry) -> Result<(), InterpError> {
-    super::super::tensor::Data::zeros(e.dtype, 0)?;
+/// Whether a stored tensor can be held, is what the op and the cell can take, and has the declared shape.
+fn check(
+    cx: &OpCx<'_, '_>,
+    ckpt: &Arc<dyn Checkpoint>,
+    name: Name,
+    e: &TensorEntry,
+    promised: Option<DType>,
+) -> Result<(), InterpError> {
+    Data::zeros(e.dtype, 0)?;
+    let path = || ckpt.path().to_owned();
+    let low = cx.machine.main_dtype(name).filter(|d| d.is_low());
+    let wanted = match (promised, low) {
+        (Some(p), _) if p != e.dtype => Some(format!("`stored_dtypes` says {p}")),
+        (_, Some(low)) if !(e.dtype.is_low() || e.dtype == DType::F32) => {
+            Some(format!("`{}` is {low} in main: it takes float32, float16 or bfloat16", cx.text(name)))
+        }
+        _ => None,
+    };
+    if let Some(wanted) = wanted {
+        return Err(Fault::LoadDType { path: path(), key: e.name.clone(), stored: e.dtype, wanted }.into());
+    }
     let Some(id) = cx.declaration(name) else { return Ok(()) };
     let declared = cx.program().shape(id);
     let known = cx.program().var(id).kind.has_tensor() && declared.iter().all(|&d| d >= 0);
     if known && !fits(declared, e.shape.iter().copied()) {
         return Err(Fault::LoadShape {
-            path: ckpt.path().to_owned(),
+            path: path(),
             key: e.name.clone(),
             name: cx.text(name).to_owned(),
             stored: e.shape.clone(),

@@ -35,7 +35,10 @@ impl Target {
             false => None,
         };
         match master {
-            None if cx.attr_bool("multi_precision", false)? && param.dtype().is_low() => {
+            // A 16-bit parameter, or a master to write: there must be one to read.
+            None if cx.attr_bool("multi_precision", false)?
+                && (param.dtype().is_low() || cx.wants("MasterParamOut")) =>
+            {
                 Err(Fault::MissingSlot { slot: "MasterParam".into() }.into())
             }
             None => Ok(Target { values: param.to_f32_vec(), param, master: false }),

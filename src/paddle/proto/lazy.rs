@@ -66,6 +66,14 @@ pub(crate) struct SlotRow {
     pub len: u32,
 }
 
+impl OpRow {
+    /// The place of slot `i` in the op.
+    pub fn slot_step(&self, i: usize) -> Step {
+        let inputs = usize::from(self.inputs);
+        if i < inputs { Step::At("inputs", i) } else { Step::At("outputs", i - inputs) }
+    }
+}
+
 /// What an op that is not plain has besides its row.
 #[derive(Default)]
 pub(crate) struct Odd {
@@ -479,6 +487,21 @@ impl<'d> DocOp<'d> {
 }
 
 impl Document<'_> {
+    /// The error for an argument that is not UTF-8.
+    #[cold]
+    pub(crate) fn arg_error(&self, arg: usize) -> ProtoError {
+        let mut error = ProtoError::new(Kind::NotUtf8("argument"), self.args[arg].start as usize);
+        for (b, block) in self.blocks.iter().enumerate() {
+            for (o, op) in self.block_ops(block).iter().enumerate() {
+                let holds = |s: &SlotRow| (s.args as usize..s.args as usize + s.len as usize).contains(&arg);
+                if let Some(i) = self.op_slots(op).iter().position(holds) {
+                    error = error.within(op.slot_step(i)).within(Step::At("ops", o)).within(Step::At("blocks", b));
+                }
+            }
+        }
+        error
+    }
+
     /// The `OpDesc.Attr` messages of an op.
     pub(crate) fn attr_parts(&self, o: &OpRow) -> Vec<Part> {
         if let Some(odd) = self.odd_of(o) {

@@ -1,0 +1,179 @@
+//! How are programs and schedules read? By content; everything a sub-command needs, with its findings.
+
+use super::render::Source;
+use super::{Failure, Programs};
+use mastercast::analysis::{Obligation, Pair, Settled};
+use mastercast::ckpt::{self, Checkpoint};
+use mastercast::diag::Diagnostics;
+use mastercast::ir::{F32, Program, Section};
+use mastercast::paddle::proto;
+use mastercast::schedule::{Applied, Schedule};
+use mastercast::text;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Largest program file that is read.
+const MAX_FILE: u64 = 1 << 31;
+
+/// What a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileKind {
+    Proto,
+    Text,
+    Json,
+}
+
+/// A program file, read.
+pub struct Loaded {
+    pub program: Program,
+    pub kind: FileKind,
+    /// the text, for source lines
+    pub source: Option<(String, String)>,
+    pub diagnostics: Diagnostics,
+}
+
+impl Loaded {
+    pub fn source(&self) -> Option<Source<'_>> {
+        self.source.as_ref().map(|(file, text)| Source { file, text })
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    use std::io::Read;
+    let fail = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
+    let mut bytes = Vec::new();
+    if path.as_os_str() == "-" {
+        std::io::stdin().lock().take(MAX_FILE).read_to_end(&mut bytes).map_err(fail)?;
+        return Ok(bytes);
+    }
+    let file = std::fs::File::open(path).map_err(fail)?;
+    let meta = file.metadata().map_err(fail)?;
+    if meta.is_dir() {
+        return Err(Failure::new(format!("{}: is a directory, not a program", path.display())));
+    }
+    if meta.len() > MAX_FILE {
+        return Err(Failure::new(format!("{}: larger than 2 GiB", path.display())));
+    }
+    file.take(MAX_FILE).read_to_end(&mut bytes).map_err(fail)?;
+    Ok(bytes)
+}
+
+/// Which form the bytes have.
+fn kind_of(bytes: &[u8]) -> Option<FileKind> {
+    let text = std::str::from_utf8(bytes).ok().map(str::trim_start);
+    match text {
+        Some(t) if t.starts_with('{') => Some(FileKind::Json),
+        Some(t) if t.starts_with("program") || t.starts_with("//") => Some(FileKind::Text),
+        _ if proto::looks_like_program(bytes) => Some(FileKind::Proto),
+        _ => None,
+    }
+}
+
+/// Reads one file; a ProgramDesc becomes `section`.
+pub fn load(path: &Path, section: Section) -> Result<Loaded, Failure> {
+    let bytes = read(path)?;
+    let name = path.display().to_string();
+    let Some(kind) = kind_of(&bytes) else {
+        return Err(Failure::new(format!("{name}: not a program"))
+            .help("known forms: ProgramDesc (Paddle 2.x .pb, .pdmodel), mastercast text, mastercast JSON"));
+    };
+    let mut loaded = Loaded { program: Program::new(), kind, source: None, diagnostics: Diagnostics::new() };
+    match kind {
+        FileKind::Proto => {
+            proto::import(&bytes, section, &mut loaded.program).map_err(|e| Failure::new(format!("{name}: {e}")))?;
+        }
+        FileKind::Json => {
+            let text = String::from_utf8(bytes).map_err(|_| Failure::new(format!("{name}: not UTF-8")))?;
+            loaded.program = Program::from_json(&text).map_err(|e| Failure::new(format!("{name}: {e}")))?;
+        }
+        FileKind::Text => {
+            let text = String::from_utf8(bytes).map_err(|_| Failure::new(format!("{name}: not UTF-8")))?;
+            (loaded.program, loaded.diagnostics) = text::parse(&text, &name);
+            loaded.source = Some((name, text));
+        }
+    }
+    Ok(loaded)
+}
+
+/// The section of a file that stands for `section` of the job: a file that holds one program stands
+/// for whatever it is given as.
+fn bytes_of(loaded: &Loaded, section: Section) -> Vec<u8> {
+    let other = match section {
+        Section::Startup => Section::Main,
+        Section::Main => Section::Startup,
+    };
+    let from = if loaded.program.section(section).blocks.is_empty() { other } else { section };
+    proto::export(&loaded.program, from)
+}
+
+/// Reads a job's programs.
+pub fn job(args: &Programs) -> Result<Loaded, Failure> {
+    let (one, section) = match (&args.startup, &args.main) {
+        (None, None) => return Err(Failure::new("no program is given").help("--startup FILE and --main FILE")),
+        (Some(s), Some(m)) if s != m => {
+            let (startup, main) = (load(s, Section::Startup)?, load(m, Section::Main)?);
+            for part in [&startup, &main] {
+                if part.diagnostics.has_errors() {
+                    let program = part.program.clone();
+                    let source = part.source.clone();
+                    return Ok(Loaded { program, kind: part.kind, source, diagnostics: part.diagnostics.clone() });
+                }
+            }
+            if (startup.kind, main.kind) == (FileKind::Proto, FileKind::Proto) {
+                // The common case without a second encoding: main is read into startup's program.
+                let mut program = startup.program;
+                let bytes = read(m)?;
+                proto::import(&bytes, Section::Main, &mut program)
+                    .map_err(|e| Failure::new(format!("{}: {e}", m.display())))?;
+                return Ok(Loaded { program, kind: FileKind::Proto, source: None, diagnostics: Diagnostics::new() });
+            }
+            let mut program = Program::new();
+            for (part, section) in [(&startup, Section::Startup), (&main, Section::Main)] {
+                proto::import(&bytes_of(part, section), section, &mut program)?;
+            }
+            return Ok(Loaded { program, kind: FileKind::Proto, source: None, diagnostics: Diagnostics::new() });
+        }
+        (Some(s), _) => (s, Section::Startup),
+        (None, Some(m)) => (m, Section::Main),
+    };
+    load(one, section)
+}
+
+/// Open checkpoints by the path that the program names.
+#[derive(Default)]
+pub struct Checkpoints {
+    open: BTreeMap<String, Box<dyn Checkpoint>>,
+}
+
+impl Checkpoints {
+    /// Opens a checkpoint once.
+    pub fn get(&mut self, path: &str) -> Result<&dyn Checkpoint, ckpt::CkptError> {
+        if !self.open.contains_key(path) {
+            self.open.insert(path.to_owned(), ckpt::open(Path::new(path))?);
+        }
+        Ok(&*self.open[path])
+    }
+
+    /// Looks at an obligation of the proof: do two entries agree?
+    pub fn settle(&mut self, pair: &Pair, obligation: &Obligation) -> Result<Option<Settled>, ckpt::CkptError> {
+        let Obligation::EntriesAgree { file, param, master_file, master } = obligation else { return Ok(None) };
+        self.get(file)?;
+        self.get(master_file)?;
+        let (a, b) = (&*self.open[file], &*self.open[master_file]);
+        let (Some(i), Some(k)) = (a.find(param), b.find(master)) else { return Ok(None) };
+        Ok(Some(match ckpt::agree_narrowed((a, i), (b, k), pair.low)? {
+            None => Settled::Holds,
+            Some(largest) => Settled::Differs(F32::from(largest)),
+        }))
+    }
+}
+
+/// Writes the schedule's steps into the program.
+pub fn apply(args: &Programs, program: &mut Program, open: &mut Checkpoints) -> Result<Applied, Failure> {
+    let schedule = match &args.schedule {
+        None => return Ok(Applied::default()),
+        Some(text) => Schedule::parse(text)?,
+    };
+    let mut manifest = |path: &str| open.get(path).map(|c| c.entries().to_vec());
+    Ok(schedule.apply(program, &mut manifest)?)
+}

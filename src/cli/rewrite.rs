@@ -1,0 +1,289 @@
+//! `mastercast rewrite`: the job with every pair in step, as programs that the framework runs.
+
+use super::check::{prove, summary, verdicts};
+use super::input::{Checkpoints, apply, job};
+use super::{FINDINGS, Failure, Outcome, Programs, Ui, render, write_file};
+use clap::{Args, ValueEnum};
+use mastercast::analysis::{self, Coherence, Finding};
+use mastercast::ckpt;
+use mastercast::diag::{Diagnostics, render_json};
+use mastercast::ir::{EditNote, Program, Section};
+use mastercast::names::sym;
+use mastercast::ops::{Effect, Ops};
+use mastercast::paddle::proto;
+use mastercast::passes::{Lower, ManagerOptions, Pass, PassCx, PassError, PassManager, Report, Standalone, standalone};
+use mastercast::schedule::Applied;
+use mastercast::text;
+use mastercast::verify::{Checks, verify};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What to believe when parameter and master were both loaded and disagree.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnConflict {
+    /// write nothing
+    Error,
+    /// the master
+    Master,
+    /// the parameter
+    Param,
+}
+
+/// Arguments of `rewrite`.
+#[derive(Args)]
+#[command(after_help = "Example: mastercast rewrite --startup startup.pb --main main.pb \\\n    \
+    --schedule \"startup, load(ckpt.safetensors), amp_init, main\" --out fixed\n\n\
+    Writes startup.pb, main.pb, resync.pb (to run after parameters were loaded from outside the\n\
+    program), renarrow.pb (after masters were), report.json, and params/ when the checkpoint is not in\n\
+    the framework's own format.\n\nExit code: 0 in step, 1 findings, 2 could not run.")]
+pub struct Rewrite {
+    #[command(flatten)]
+    programs: Programs,
+    /// The passes; they are followed by the lowering
+    #[arg(long, value_name = "PASSES", default_value = "master-casts,load-order,resync")]
+    pipeline: String,
+    /// When the checkpoint's parameter is not its master narrowed
+    #[arg(long, value_enum, default_value_t = OnConflict::Master)]
+    on_conflict: OnConflict,
+    /// The directory to write
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Refuse checkpoints that the framework cannot read as they are
+    #[arg(long)]
+    no_convert: bool,
+    /// Where the startup program will find the checkpoint's files, if not where this call puts them
+    #[arg(long, value_name = "DIR")]
+    load_dir: Option<String>,
+    /// Run only the first N passes
+    #[arg(long, value_name = "N")]
+    stop_after: Option<usize>,
+    /// Print the program after each pass
+    #[arg(long)]
+    print_after: bool,
+    /// Do not verify between passes
+    #[arg(long)]
+    no_verify: bool,
+    /// Print how long each pass took
+    #[arg(long)]
+    timings: bool,
+}
+
+/// A load path of the program, and where the target finds its files.
+struct Source {
+    path: String,
+    dir: String,
+    converted: Option<PathBuf>,
+    /// cell name to key
+    wanted: BTreeMap<String, String>,
+}
+
+impl Rewrite {
+    pub fn run(self, ui: Ui) -> Outcome {
+        let mut loaded = job(&self.programs)?;
+        let mut found = std::mem::take(&mut loaded.diagnostics);
+        let mut open = Checkpoints::default();
+        let mut applied = Applied::default();
+        if !found.has_errors() {
+            applied = apply(&self.programs, &mut loaded.program, &mut open)?;
+            found.extend(std::mem::take(&mut applied.diagnostics));
+            found.extend(verify(&loaded.program, Checks::STRUCTURE));
+        }
+        if found.has_errors() {
+            eprint!("{}", render::diagnostics(ui, &found, loaded.source().as_ref()));
+            return Ok(ExitCode::from(FINDINGS));
+        }
+        let before = prove(&loaded.program, &mut open)?;
+        let told = analysis::diagnostics(&before, &loaded.program);
+        let conflict = before.verdicts.iter().any(|v| v.findings.iter().any(|f| matches!(f, Finding::Conflict { .. })));
+        if conflict && self.on_conflict == OnConflict::Error {
+            eprint!("{}", render::diagnostics(ui, &told, loaded.source().as_ref()));
+            return Ok(ExitCode::from(FINDINGS));
+        }
+        let mut program = loaded.program.clone();
+        let mut cx = PassCx::default();
+        let report = self.passes(ui, &mut program, &mut cx)?;
+        let after = prove(&program, &mut open)?;
+        let sources = self.sources(&program, &mut open)?;
+        let standalones = [
+            ("resync.pb", standalone(&program, Standalone::Resync, &cx)?),
+            ("renarrow.pb", standalone(&program, Standalone::Renarrow, &cx)?),
+        ];
+        let lower = Lower { load_dirs: sources.iter().map(|s| (s.path.clone(), s.dir.clone())).collect() };
+        let mut lowered = program.clone();
+        lower.run(&mut lowered, &mut cx)?;
+        let lowered_proof = prove(&lowered, &mut open)?;
+
+        std::fs::create_dir_all(&self.out).map_err(|e| Failure::new(format!("{}: {e}", self.out.display())))?;
+        for source in &sources {
+            self.convert(ui, source, &mut open)?;
+        }
+        self.write("startup.pb", &proto::export(&lowered, Section::Startup))?;
+        self.write("main.pb", &proto::export(&lowered, Section::Main))?;
+        for (name, program) in &standalones {
+            self.write(name, &proto::export(program, Section::Main))?;
+        }
+        let value = json!({
+            "pipeline": self.pipeline,
+            "schedule": self.programs.schedule,
+            "loads": applied.loads.iter().map(|l| json!({
+                "path": l.path, "loaded": l.names.loaded, "missing": l.names.missing,
+                "unexpected": l.names.unexpected, "left_out": l.names.left_out, "bytes": l.bytes,
+            })).collect::<Vec<_>>(),
+            "passes": passes_json(&report, &program),
+            "before": {"in_step": before.proved(), "verdicts": verdicts(&before, &loaded.program), "diagnostics": render_json(&told)},
+            "after": {"in_step": after.proved(), "verdicts": verdicts(&after, &program),
+                      "diagnostics": render_json(&analysis::diagnostics(&after, &program))},
+            "lowered": {"in_step": lowered_proof.proved()},
+            "files": sources.iter().map(|s| json!({"path": s.path, "load_dir": s.dir, "converted": s.converted.is_some()})).collect::<Vec<_>>(),
+        });
+        self.write("report.json", format!("{value:#}\n").as_bytes())?;
+        self.tell(ui, &found, &told, &cx.diagnostics, &before, &after, &loaded.source());
+        if !after.proved() || !lowered_proof.proved() {
+            eprint!("{}", render::diagnostics(ui, &analysis::diagnostics(&lowered_proof, &lowered), None));
+        }
+        Ok(ExitCode::from(if after.proved() && lowered_proof.proved() { 0 } else { FINDINGS }))
+    }
+
+    fn pipeline(&self) -> String {
+        let policy = match self.on_conflict {
+            OnConflict::Param => "param",
+            // With `error` the entries were compared and agree.
+            OnConflict::Master | OnConflict::Error => "master",
+        };
+        // `resync` without options takes the policy of the command line.
+        let parts = self.pipeline.split(',').map(|p| match p.trim() {
+            "resync" => format!("resync{{on_conflict={policy}}}"),
+            other => other.to_owned(),
+        });
+        parts.collect::<Vec<_>>().join(",")
+    }
+
+    fn passes(&self, ui: Ui, program: &mut Program, cx: &mut PassCx<'_>) -> Result<Report, Failure> {
+        let manager = PassManager::parse(&self.pipeline())
+            .map_err(|e| Failure::new(e.to_string()).help("`mastercast passes` lists the passes"))?;
+        let options = ManagerOptions { verify_each: !self.no_verify, stop_after: self.stop_after };
+        let report = manager.run(program, cx, options, |name, program| {
+            if self.print_after {
+                eprintln!("// after {name}\n{}", text::print(program));
+            }
+        });
+        let report = report.map_err(|e| match e {
+            PassError::Invalid { ref diagnostics, .. } => {
+                let shown = render::diagnostics(ui, diagnostics, None);
+                Failure::new(format!("{e}\n{shown}"))
+            }
+            other => other.into(),
+        })?;
+        if self.timings {
+            for p in &report.passes {
+                eprintln!("{:14} {:9.3} ms", p.name, p.time.as_secs_f64() * 1e3);
+            }
+        }
+        Ok(report)
+    }
+
+    /// The checkpoints that the program loads, and what must be done so that the target can.
+    fn sources(&self, program: &Program, open: &mut Checkpoints) -> Result<Vec<Source>, Failure> {
+        let kinds = Ops::standard().resolve(program);
+        let mut wanted: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+        for section in Section::ALL {
+            for op in program.section_blocks(section).flat_map(|b| program.ops(b)) {
+                if kinds.get(op.kind()).effect != Effect::Load || op.kind() != sym::LOAD {
+                    continue;
+                }
+                let keys = op.attr(sym::KEYS).and_then(|v| v.as_strs());
+                // A plain op of the target's own, which reads its file as it is.
+                let Some(keys) = keys else { continue };
+                let path = op.attr(sym::FILE_PATH).and_then(|v| v.as_str()).unwrap_or("");
+                let cells = wanted.entry(path.to_owned()).or_default();
+                for (name, key) in op.output_args().zip(keys) {
+                    cells.insert(program.name(name).to_owned(), key.to_string());
+                }
+            }
+        }
+        let several = wanted.len() > 1;
+        let mut out = Vec::new();
+        for (k, (path, wanted)) in wanted.into_iter().enumerate() {
+            let ckpt = open.get(&path)?;
+            let ready = ckpt.format() == "tensor-stream-dir" && wanted.iter().all(|(cell, key)| cell == key);
+            let below = |base: &str| if several { format!("{base}/{k}") } else { base.to_owned() };
+            if ready {
+                let dir = self.load_dir.as_deref().map_or_else(|| path.clone(), below);
+                out.push(Source { path, dir, converted: None, wanted });
+                continue;
+            }
+            if self.no_convert {
+                return Err(Failure::new(format!(
+                    "{path} is {}; the framework's `load` reads one tensor stream file a variable",
+                    ckpt.format()
+                ))
+                .help("leave out --no-convert, or save the checkpoint with the framework's `save` op"));
+            }
+            let place = if several { self.out.join("params").join(k.to_string()) } else { self.out.join("params") };
+            let dir = self.load_dir.as_deref().map_or_else(|| place.display().to_string(), below);
+            out.push(Source { path, dir, converted: Some(place), wanted });
+        }
+        Ok(out)
+    }
+
+    fn convert(&self, ui: Ui, source: &Source, open: &mut Checkpoints) -> Result<(), Failure> {
+        let Some(dir) = &source.converted else { return Ok(()) };
+        let ckpt = open.get(&source.path)?;
+        let items: Vec<(usize, &str)> =
+            source.wanted.iter().filter_map(|(cell, key)| ckpt.find(key).map(|i| (i, cell.as_str()))).collect();
+        if let Some(parent) = dir.parent() {
+            std::fs::create_dir_all(parent).map_err(|e| Failure::new(format!("{}: {e}", parent.display())))?;
+        }
+        ckpt::convert_to_streams(ckpt, &items, dir, &mut |_| {})?;
+        if !ui.quiet {
+            eprintln!("converted {} tensors of {} into {}", items.len(), source.path, dir.display());
+        }
+        Ok(())
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        write_file(&Path::new(&self.out).join(name), bytes)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn tell(
+        &self,
+        ui: Ui,
+        found: &Diagnostics,
+        told: &Diagnostics,
+        passes: &Diagnostics,
+        before: &Coherence,
+        after: &Coherence,
+        source: &Option<render::Source<'_>>,
+    ) {
+        if ui.quiet {
+            return;
+        }
+        for part in [found, told, passes] {
+            eprint!("{}", render::diagnostics(ui, part, source.as_ref()));
+        }
+        eprintln!("before: {}", summary(before));
+        eprintln!("after:  {}", summary(after));
+    }
+}
+
+fn passes_json(report: &Report, program: &Program) -> Value {
+    let note = |n: &EditNote| match n {
+        EditNote::Inserted(op, why) => json!({"inserted": format!("{:?}", program.op(*op)), "why": why}),
+        EditNote::Moved(op, why) => json!({"moved": format!("{:?}", program.op(*op)), "why": why}),
+        EditNote::Removed(op, why) => json!({"removed": format!("{:?}", program.op(*op)), "why": why}),
+        EditNote::Changed(op, why) => json!({"changed": format!("{:?}", program.op(*op)), "why": why}),
+        EditNote::Declared(var, why) => json!({"declared": program.name(program.var(*var).name), "why": why}),
+    };
+    let rows = report.passes.iter().map(|p| {
+        json!({
+            "pass": p.name,
+            "inserted": p.summary.inserted, "moved": p.summary.moved, "removed": p.summary.removed,
+            "changed_ops": p.summary.changed_ops, "declared": p.summary.declared,
+            "edits": p.summary.notes.iter().map(note).collect::<Vec<_>>(),
+        })
+    });
+    Value::Array(rows.collect())
+}

@@ -1,0 +1,135 @@
+//! `mastercast run`: what does the job compute?
+
+use super::input::{Checkpoints, apply, job};
+use super::{FINDINGS, Failure, Outcome, Programs, Ui, print_out, render};
+use clap::{Args, ValueEnum};
+use mastercast::ckpt::{self, TensorData};
+use mastercast::interp::{Interpreter, Narrowing, Options, RunStats, Scope, Tensor};
+use mastercast::ir::Section;
+use mastercast::verify::{Checks, verify};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Rounding {
+    /// to nearest, ties to even
+    Nearest,
+    /// towards zero, as Paddle 2.6.2's CPU cast
+    Truncate,
+}
+
+/// Arguments of `run`.
+#[derive(Args)]
+#[command(after_help = "Example: mastercast run --startup startup.pb --main main.pb --feed batch.safetensors \\\n    \
+    --steps 3 --fetch mean_0.tmp_0 --scope-out after.safetensors")]
+pub struct Run {
+    #[command(flatten)]
+    programs: Programs,
+    /// Steps of main
+    #[arg(long, default_value_t = 1)]
+    steps: u64,
+    /// Tensors to feed, by variable name, the same at each step
+    #[arg(long, value_name = "FILE")]
+    feed: Option<PathBuf>,
+    /// Variables to print after each step
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    fetch: Vec<String>,
+    /// Cells to set before startup, by name
+    #[arg(long, value_name = "FILE")]
+    scope_in: Option<PathBuf>,
+    /// Where to write the cells after the last step
+    #[arg(long, value_name = "FILE")]
+    scope_out: Option<PathBuf>,
+    /// How casts narrow
+    #[arg(long, value_enum, default_value_t = Rounding::Nearest)]
+    narrowing: Rounding,
+    /// Seed of the random initialisers
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Ops that a run may execute
+    #[arg(long, default_value_t = 100_000_000)]
+    fuel: u64,
+}
+
+impl Run {
+    pub fn run(self, ui: Ui) -> Outcome {
+        let mut loaded = job(&self.programs)?;
+        let mut found = std::mem::take(&mut loaded.diagnostics);
+        if !found.has_errors() {
+            let mut open = Checkpoints::default();
+            found.extend(apply(&self.programs, &mut loaded.program, &mut open)?.diagnostics);
+            found.extend(verify(&loaded.program, Checks::STRUCTURE));
+        }
+        if found.has_errors() || !ui.quiet {
+            eprint!("{}", render::diagnostics(ui, &found, loaded.source().as_ref()));
+        }
+        if found.has_errors() {
+            return Ok(ExitCode::from(FINDINGS));
+        }
+        let program = &loaded.program;
+        let mut options = Options::default();
+        options.narrowing = match self.narrowing {
+            Rounding::Nearest => Narrowing::NearestEven,
+            Rounding::Truncate => Narrowing::Truncate,
+        };
+        (options.seed, options.fuel) = (self.seed, self.fuel);
+        let mut scope = Scope::new();
+        for (name, tensor) in self.scope_in.as_deref().map(tensors).transpose()?.unwrap_or_default() {
+            scope.set(&name, tensor);
+        }
+        let feeds = self.feed.as_deref().map(tensors).transpose()?.unwrap_or_default();
+        let mut interpreter = Interpreter::new(program).with_options(options);
+        tell(ui, &interpreter.run(Section::Startup, &mut scope)?);
+        let fetch: Vec<&str> = self.fetch.iter().map(String::as_str).collect();
+        for step in 1..=self.steps {
+            let out = interpreter.run_with(Section::Main, &mut scope, &feeds, &fetch)?;
+            tell(ui, &out.stats);
+            for (name, value) in self.fetch.iter().zip(&out.values) {
+                print_out(format!("step {step} {name} {}\n", shown(value)).as_bytes())?;
+            }
+        }
+        if let Some(path) = &self.scope_out {
+            write_scope(path, &scope)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn tell(ui: Ui, stats: &RunStats) {
+    for w in stats.warnings.iter().filter(|_| !ui.quiet) {
+        eprintln!("{}: {} ({})", render::paint(ui, "33;1", "warning"), w.message, w.place);
+    }
+}
+
+/// Dtype, shape and the first values.
+fn shown(t: &Tensor) -> String {
+    let values = t.to_f64_vec();
+    let head: Vec<String> = values.iter().take(8).map(|v| v.to_string()).collect();
+    let more = if values.len() > 8 { ", …" } else { "" };
+    format!("{}{:?} [{}{more}]", t.dtype(), t.shape(), head.join(", "))
+}
+
+/// All tensors of a checkpoint file.
+fn tensors(path: &Path) -> Result<Vec<(String, Tensor)>, Failure> {
+    let ckpt = ckpt::open(path)?;
+    let mut out = Vec::new();
+    for (i, e) in ckpt.entries().iter().enumerate() {
+        let shape = e.shape.iter().map(|&d| usize::try_from(d)).collect::<Result<Vec<_>, _>>()?;
+        let tensor = Tensor::from_bytes(e.dtype, &shape, &ckpt.read(i)?)
+            .map_err(|err| Failure::new(format!("{}: `{}`: {err}", path.display(), e.name)))?;
+        out.push((e.name.clone(), tensor));
+    }
+    Ok(out)
+}
+
+fn write_scope(path: &Path, scope: &Scope) -> Result<(), Failure> {
+    let rows: Vec<TensorData<'_>> = scope
+        .iter()
+        .map(|(name, t)| {
+            let shape: Vec<u64> = t.shape().iter().map(|&d| d as u64).collect();
+            TensorData::new(name.to_owned(), t.dtype(), shape, t.to_bytes())
+        })
+        .collect();
+    ckpt::write_safetensors(path, rows, &Default::default())?;
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! `mastercast show`: one program in another form.
+
+use super::input::load;
+use super::{FINDINGS, Outcome, Ui, print_out, render, write_file};
+use clap::{Args, ValueEnum};
+use mastercast::analysis::depgraph::DepGraph;
+use mastercast::analysis::effects::Effects;
+use mastercast::ir::{Program, Section};
+use mastercast::ops::Ops;
+use mastercast::paddle::proto;
+use mastercast::text;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum As {
+    /// the text format
+    Text,
+    /// JSON
+    Json,
+    /// the dependence graph, in Graphviz's language
+    Dot,
+    /// ProgramDesc
+    Proto,
+}
+
+/// Arguments of `show`.
+#[derive(Args)]
+pub struct Show {
+    /// The program; `-` reads standard input
+    file: PathBuf,
+    /// The form
+    #[arg(long = "as", value_enum, default_value_t = As::Text)]
+    form: As,
+    /// Where to write; standard output when absent
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+}
+
+impl Show {
+    pub fn run(self, ui: Ui) -> Outcome {
+        let loaded = load(&self.file, Section::Main)?;
+        eprint!("{}", render::diagnostics(ui, &loaded.diagnostics, loaded.source().as_ref()));
+        if loaded.diagnostics.has_errors() {
+            return Ok(ExitCode::from(FINDINGS));
+        }
+        let program = &loaded.program;
+        let bytes = match self.form {
+            As::Text => text::print(program).into_bytes(),
+            As::Json => format!("{:#}\n", program.to_json()).into_bytes(),
+            As::Dot => dot(program).into_bytes(),
+            As::Proto => proto::export(program, only_section(program)),
+        };
+        match self.output {
+            Some(path) => write_file(&path, &bytes).map(|()| ExitCode::SUCCESS),
+            None => print_out(&bytes),
+        }
+    }
+}
+
+/// The section to show where only one can be: main, unless there is none.
+fn only_section(program: &Program) -> Section {
+    match program.section(Section::Main).blocks.is_empty() {
+        true => Section::Startup,
+        false => Section::Main,
+    }
+}
+
+fn dot(program: &Program) -> String {
+    let kinds = Ops::standard().resolve(program);
+    let effects = Effects::new(program, &kinds);
+    let global = program.global_block(only_section(program));
+    global.map_or_else(|| "digraph {\n}\n".to_owned(), |b| DepGraph::new(program, &effects, b).dot(program))
+}
