@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The elements of a tensor.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub enum Data {
     Bool(Vec<bool>),
