@@ -343,6 +343,16 @@ pub(super) fn narrow_into(v: &[f32], to: &mut Data, how: Narrowing) -> Result<()
     Ok(())
 }
 
+/// 16-bit elements into the memory of a float32 vector of the same length.
+pub(super) fn widen_into(from: &Data, to: &mut Data) -> Result<(), TensorError> {
+    match (from, to) {
+        (Data::F16(from), Data::F32(to)) => convert::f16_to_f32(from, to),
+        (Data::BF16(from), Data::F32(to)) => convert::bf16_to_f32(from, to),
+        (from, _) => return Err(TensorError::DType { dtype: from.dtype() }),
+    }
+    Ok(())
+}
+
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 8;
