@@ -1,11 +1,13 @@
 //! Does a schedule read, print and become the right ops, and does a checkpoint that does not fit say so?
 
-use mastercast::ckpt::{CkptError, TensorEntry};
+use mastercast::ckpt::{self, Checkpoint, CkptError, Manifest, TensorEntry};
 use mastercast::diag::{Code, Severity, render_plain};
 use mastercast::ir::{AttrValue, DType, Program, ProgramBuilder, Section};
 use mastercast::names::sym;
 use mastercast::schedule::{Applied, ApplyError, Only, Schedule, ScheduleErrorKind, Step};
 use proptest::prelude::*;
+use std::borrow::Cow;
+use std::path::Path;
 
 // ---- text
 
@@ -162,9 +164,31 @@ fn entry(name: &str, dtype: DType, shape: &[u64]) -> TensorEntry {
     TensorEntry { name: name.into(), dtype, shape: shape.to_vec(), bytes }
 }
 
-fn apply(schedule: &str, manifest: &[TensorEntry]) -> (Program, Applied) {
+/// A checkpoint that has a manifest and no data.
+struct Entries(Vec<TensorEntry>);
+
+impl Checkpoint for Entries {
+    fn path(&self) -> &Path {
+        Path::new("ckpt")
+    }
+    fn format(&self) -> &'static str {
+        "none"
+    }
+    fn entries(&self) -> &[TensorEntry] {
+        &self.0
+    }
+    fn read(&self, _: usize) -> Result<Cow<'_, [u8]>, CkptError> {
+        unreachable!("a manifest is read without its data")
+    }
+}
+
+fn manifest(entries: &[TensorEntry]) -> Manifest {
+    Manifest::of(&Entries(entries.to_vec()))
+}
+
+fn apply(schedule: &str, entries: &[TensorEntry]) -> (Program, Applied) {
     let mut p = program();
-    let a = Schedule::parse(schedule).unwrap().apply(&mut p, &mut |_| Ok(manifest.to_vec())).unwrap();
+    let a = Schedule::parse(schedule).unwrap().apply(&mut p, &mut |_| Ok(manifest(entries))).unwrap();
     (p, a)
 }
 
@@ -177,8 +201,8 @@ const INIT: [&str; 2] = ["(Out: w) = uniform_random()", "(Out: w_fp32_master_3) 
 
 #[test]
 fn a_load_and_amp_init_stand_where_the_schedule_has_them() {
-    let manifest = [entry("w", DType::F32, &[2, 3]), entry("v", DType::BF16, &[3])];
-    let (p, a) = apply("load(early), startup, load(dir/w), amp_init, main", &manifest);
+    let entries = [entry("w", DType::F32, &[2, 3]), entry("v", DType::BF16, &[3])];
+    let (p, a) = apply("load(early), startup, load(dir/w), amp_init, main", &entries);
     assert_eq!(
         ops(&p),
         [
@@ -208,10 +232,7 @@ fn rewrite_master_lists_the_pairs_of_what_it_narrows() {
     let (p, _) = apply("startup, amp_init(rewrite_master), main", &[]);
     assert_eq!(
         ops(&p)[2..],
-        [
-            "(Out: w; MasterParamOut: w_fp32_master_3) = amp_init(X: w; MasterOf: w)",
-            "(Out: v; MasterParamOut: ) = amp_init(X: v; MasterOf: )"
-        ]
+        ["(Out: w; MasterParamOut: w_fp32_master_3) = amp_init(X: w; MasterOf: w)", "(Out: v) = amp_init(X: v)"]
     );
 }
 
@@ -233,8 +254,8 @@ fn only_chooses_parameters_or_masters() {
 
 #[test]
 fn what_startup_does_not_declare_is_declared_from_main_once() {
-    let manifest = [entry("late", DType::I64, &[1])];
-    let (p, _) = apply("startup, load(a), load(a), main", &manifest);
+    let entries = [entry("late", DType::I64, &[1])];
+    let (p, _) = apply("startup, load(a), load(a), main", &entries);
     let block = p.global_block(Section::Startup).unwrap();
     let late: Vec<_> = p.block(block).vars.iter().map(|&v| p.var_def(v)).filter(|d| p.name(d.name) == "late").collect();
     assert_eq!(late.len(), 1);
@@ -290,7 +311,7 @@ fn an_unknown_dimension_fits_any_size() {
     b.section(Section::Startup).param("w", DType::F32, [-1, 3]);
     let mut p = b.finish();
     let schedule = Schedule::parse("startup, load(x)").unwrap();
-    let a = schedule.apply(&mut p, &mut |_| Ok(vec![entry("w", DType::F32, &[7, 3])])).unwrap();
+    let a = schedule.apply(&mut p, &mut |_| Ok(manifest(&[entry("w", DType::F32, &[7, 3])]))).unwrap();
     assert!(a.loads[0].op.is_some());
 }
 
@@ -311,7 +332,7 @@ fn no_key_that_matches_is_an_error_that_names_the_prefix() {
     b.section(Section::Startup).param("model.w", DType::F32, [2]);
     let mut p = b.finish();
     let schedule = Schedule::parse("startup, load(ckpt)").unwrap();
-    let a = schedule.apply(&mut p, &mut |_| Ok(vec![entry("w", DType::F32, &[2])])).unwrap();
+    let a = schedule.apply(&mut p, &mut |_| Ok(manifest(&[entry("w", DType::F32, &[2])]))).unwrap();
     let d = a.diagnostics.iter().next().unwrap();
     assert_eq!((d.code, d.severity), (Code::MissingKey, Severity::Error));
     assert!(d.help.as_deref().unwrap().contains("lack `model.`"), "{d:?}");
@@ -342,7 +363,7 @@ fn a_manifest_that_cannot_be_read_leaves_the_program_alone_and_is_asked_once() {
     let error = schedule.apply(&mut p, &mut |path| {
         asked.push(path.to_owned());
         match path {
-            "a" => Ok(vec![entry("w", DType::F32, &[2, 3])]),
+            "a" => Ok(manifest(&[entry("w", DType::F32, &[2, 3])])),
             _ => Err(CkptError::Unsupported { path: path.into(), what: "no".into() }),
         }
     });
@@ -350,4 +371,64 @@ fn a_manifest_that_cannot_be_read_leaves_the_program_alone_and_is_asked_once() {
     assert_eq!(path, "b");
     assert_eq!(asked, ["a", "b"]);
     assert_eq!(ops(&p), INIT);
+}
+
+// ---- real files
+
+/// The seven orders of the README's table; LOW is the 16-bit type.
+const ORDERS: [(char, &str); 7] = [
+    ('A', "startup, load(params_f32), amp_init, main"),
+    ('B', "startup, amp_init, load(params_f32), main"),
+    ('C', "startup, amp_init, load(params_LOW), main"),
+    ('D', "startup, load(params_f32), amp_init(rewrite_master), main"),
+    ('E', "startup, amp_init(rewrite_master), load(params_LOW), main"),
+    ('F', "startup, load(params_and_masters_f32), amp_init, main"),
+    ('G', "startup, load(params_and_masters_f32), amp_init(rewrite_master), main"),
+];
+
+#[test]
+fn real_programs_and_checkpoints_of_paddle_go_through_every_order() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/orders");
+    let read = |file: String| std::fs::read(data.join(file)).unwrap();
+    for (low, short) in [("fp16", "f16"), ("bf16", "bf16")] {
+        for optimizer in ["", ".sgd"] {
+            for (order, text) in ORDERS {
+                let startup = read(format!("startup.train.O2.{low}{optimizer}.pb"));
+                let main = read(format!("train.O2.{low}{optimizer}.pb"));
+                let schedule = Schedule::parse(&text.replace("LOW", short)).unwrap();
+                for suffix in ["", ".safetensors"] {
+                    let mut p = mastercast::paddle::proto::read_program(Some(&startup), Some(&main)).unwrap();
+                    let before = ops(&p).len();
+                    let a = schedule
+                        .apply(&mut p, &mut |path| {
+                            let ckpt = ckpt::open(&data.join(format!("{path}{suffix}")))?;
+                            Ok(Manifest::of(&*ckpt))
+                        })
+                        .unwrap();
+                    assert!(a.diagnostics.is_empty(), "{low} {order}: {}", render_plain(&a.diagnostics));
+                    assert_eq!(ops(&p).len(), before + 2, "{low} {order}: one load, one amp_init");
+                    assert_eq!(a.loads[0].names.loaded.len(), if "FG".contains(order) { 8 } else { 4 });
+                    assert_eq!(a.narrowed.len(), 4);
+                    let amp_init = p.op(a.amp_inits[0]);
+                    let masters = amp_init.output(sym::MASTER_PARAM_OUT).len();
+                    assert_eq!(masters, if "DEG".contains(order) { 4 } else { 0 });
+                    let wanted = DType::parse(short).unwrap().code();
+                    assert_eq!(amp_init.attr(sym::DTYPE), Some(&AttrValue::Int(wanted)));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn real_checkpoints_that_are_partial_are_legal() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/orders");
+    let startup = std::fs::read(data.join("startup.train.O2.fp16.sgd.pb")).unwrap();
+    let main = std::fs::read(data.join("train.O2.fp16.sgd.pb")).unwrap();
+    let mut p = mastercast::paddle::proto::read_program(Some(&startup), Some(&main)).unwrap();
+    let schedule = Schedule::parse("startup, load(partial/fc_0.w_0), amp_init, main").unwrap();
+    let a = schedule.apply(&mut p, &mut |path| Ok(Manifest::of(&*ckpt::open(&data.join(path))?))).unwrap();
+    assert_eq!(a.loads[0].names.loaded, ["fc_0.w_0"]);
+    assert_eq!(a.loads[0].names.missing, ["fc_0.b_0", "fc_1.b_0", "fc_1.w_0"]);
+    assert!(!a.diagnostics.has_errors());
 }

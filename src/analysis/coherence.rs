@@ -503,7 +503,13 @@ fn singles(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
 struct Lost(Vec<Remark>);
 
 impl Observer for Lost {
-    fn lost(&mut self, cell: Name, load: OpId, by: OpId) {
+    fn lost(&mut self, exec: &Exec<'_>, cell: Name, load: OpId, by: OpId) {
+        // A parameter that was loaded beside its master is meant to be narrowed from it.
+        let op = exec.program.op(by);
+        let from_master = exec.pairs.of(cell).any(|i| op.input(sym::X) == [exec.pairs.rows()[i].master]);
+        if from_master && matches!(exec.effects.effect(op), Effect::Cast | Effect::Copy) {
+            return;
+        }
         self.0.push(Remark::LoadOverwritten { cell, load, by });
     }
 }

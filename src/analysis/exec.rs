@@ -41,7 +41,7 @@ pub trait Observer {
     /// Called after each op.
     fn after(&mut self, _exec: &mut Exec<'_>, _op: OpRef<'_>) {}
     /// A load wrote `name` and `by` overwrote it before anything read it.
-    fn lost(&mut self, _name: Name, _load: OpId, _by: OpId) {}
+    fn lost(&mut self, _exec: &Exec<'_>, _name: Name, _load: OpId, _by: OpId) {}
 }
 
 /// The relation of a pair that is assumed at the head of a loop and must hold at its end.
@@ -226,7 +226,7 @@ impl<'a> Exec<'a> {
         if let Some(load) = self.unread[name.index()].take()
             && self.loud
         {
-            observer.lost(name, load, op.id);
+            observer.lost(self, name, load, op.id);
         }
     }
 

@@ -174,6 +174,6 @@ pub fn apply(args: &Programs, program: &mut Program, open: &mut Checkpoints) -> 
         None => return Ok(Applied::default()),
         Some(text) => Schedule::parse(text)?,
     };
-    let mut manifest = |path: &str| open.get(path).map(|c| c.entries().to_vec());
+    let mut manifest = |path: &str| open.get(path).map(ckpt::Manifest::of);
     Ok(schedule.apply(program, &mut manifest)?)
 }

@@ -225,6 +225,7 @@ impl Edit {
                     summary.notes.push(EditNote::Inserted(id, why));
                 }
                 Change::Move { op, place, why } => {
+                    assert!(!order.anchors(op), "an anchor is moved in the same edit");
                     order.take(program, op);
                     order.put(program, place, op);
                     let block = block_of(program, place);
@@ -389,6 +390,11 @@ impl Order {
         assert!(twice.is_none(), "an op is moved or removed twice in one edit");
     }
 
+    /// Whether something goes before or after this op.
+    fn anchors(&self, op: OpId) -> bool {
+        self.before.contains_key(&op) || self.after.contains_key(&op)
+    }
+
     fn merge(mut self, program: &mut Program) {
         self.blocks.sort_unstable();
         self.blocks.dedup();
@@ -401,9 +407,11 @@ impl Order {
             let mut new = Vec::with_capacity(old.len() + 16);
             new.extend(self.start.remove(&block).unwrap_or_default());
             for op in old {
-                // What was queued around an op that goes stays where the op was.
                 let leaves = self.taken.contains_key(&op);
-                self.place(op, !leaves, &mut new);
+                // What is queued around an op that moves has no place: the assertion below says so.
+                if !leaves || program.ops[op].removed {
+                    self.place(op, !leaves, &mut new);
+                }
             }
             new.extend(self.end.remove(&block).unwrap_or_default());
             program.blocks[block].ops = new;
@@ -412,6 +420,7 @@ impl Order {
         assert!(self.before.is_empty() && self.after.is_empty(), "an edit names an anchor that is in no block");
     }
 
+    /// An op that leaves is replaced by what was inserted around it.
     fn place(&mut self, op: OpId, stays: bool, new: &mut Vec<OpId>) {
         if !self.before.is_empty() {
             new.extend(self.before.remove(&op).unwrap_or_default());
@@ -458,6 +467,19 @@ mod tests {
         assert_eq!(kinds, ["feed", "cast", "load", "assign", "save", "assign"]);
         assert_eq!((s.inserted, s.moved, s.removed), (4, 1, 1));
         assert!(p.ops[ids[2]].removed);
+    }
+
+    #[test]
+    fn a_removed_anchor_is_replaced_by_what_was_inserted_around_it() {
+        let (mut p, b) = program(2);
+        let ids: Vec<_> = p.block(b).ops.clone();
+        let mut e = Edit::new();
+        e.insert(At::Before(ids[0]), NewOp::new(sym::CAST), "a");
+        e.remove(ids[0], "b");
+        e.insert(At::After(ids[0]), NewOp::new(sym::LOAD), "c");
+        e.commit(&mut p, "test");
+        let kinds: Vec<_> = p.ops(b).map(|o| o.kind_str()).collect();
+        assert_eq!(kinds, ["cast", "load", "assign"]);
     }
 
     #[test]

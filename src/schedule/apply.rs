@@ -3,17 +3,14 @@
 //! Nothing is written when a checkpoint does not fit: the check (`check.rs`) comes first, and a finding of
 //! severity error leaves the program as it was.
 
-use super::cells::{Cells, Part};
 use super::check::{Load, Matcher};
+use super::targets::{Part, Targets};
 use super::{Schedule, Step};
-use crate::ckpt::{CkptError, TensorEntry};
+use crate::ckpt::{CkptError, Manifest};
 use crate::diag::Diagnostics;
 use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditNote, NewOp, OpId, Program, Section};
 use crate::names::{Name, sym};
 use rustc_hash::{FxHashMap, FxHashSet};
-
-/// What a checkpoint holds: its entries in file order.
-pub type Manifest = Vec<TensorEntry>;
 
 /// Why a schedule could not be applied. The program is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +74,8 @@ enum Planned {
 impl Schedule {
     /// Writes the schedule's loads and `amp_init`s into the startup program, as the work of `schedule`.
     ///
-    /// `manifests` gives the entries of the checkpoint at a path of the schedule; it is asked once a path,
-    /// in order, before anything is written. Applying a second time writes the ops a second time.
+    /// `manifests` gives what the checkpoint at a path of the schedule holds ([`crate::ckpt::open`] and
+    /// [`Manifest::of`], usually); it is asked once a path, in order, before anything is written. Applying a second time writes the ops a second time.
     ///
     /// # Errors
     /// [`ApplyError`] when a manifest cannot be read. A checkpoint that does not fit is no error of this
@@ -96,12 +93,12 @@ impl Schedule {
                 by_path.insert(path, manifest);
             }
         }
-        let cells = Cells::of(program);
+        let targets = Targets::of(program);
         let mut applied = Applied::default();
         let mut plans = Vec::new();
         for step in &self.steps {
             if let Step::Load { path, only } = step {
-                let mut matcher = Matcher { program, cells: &cells, path, only: *only, found: Diagnostics::new() };
+                let mut matcher = Matcher { program, targets: &targets, path, only: *only, found: Diagnostics::new() };
                 let (plan, report) = matcher.run(&by_path[path.as_str()]);
                 applied.diagnostics.extend(matcher.found);
                 applied.loads.push(report);
@@ -109,18 +106,18 @@ impl Schedule {
             }
         }
         if !applied.diagnostics.has_errors() {
-            self.write(program, &cells, &plans, &mut applied);
+            self.write(program, &targets, &plans, &mut applied);
         }
         Ok(applied)
     }
 
-    fn write(&self, program: &mut Program, cells: &Cells, plans: &[Vec<Load<'_>>], applied: &mut Applied) {
+    fn write(&self, program: &mut Program, targets: &Targets, plans: &[Vec<Load<'_>>], applied: &mut Applied) {
         let block = program.ensure_global_block(Section::Startup);
         let mut edit = Edit::new();
         let mut brought = FxHashSet::default();
         let mut planned = Vec::new();
         let (mut at, mut load) = (At::Start(block), 0);
-        declare(program, &mut edit, block, cells, plans.iter().flatten().map(|l| l.cell));
+        declare(program, &mut edit, block, targets, plans.iter().flatten().map(|l| l.cell));
         for step in &self.steps {
             match step {
                 Step::Startup => at = At::End(block),
@@ -135,8 +132,8 @@ impl Schedule {
                     load += 1;
                 }
                 Step::AmpInit { rewrite_master } => {
-                    for (dtype, params) in narrow_groups(program, cells, &brought) {
-                        let op = amp_init(cells, dtype, &params, *rewrite_master);
+                    for (dtype, params) in narrow_groups(program, targets, &brought) {
+                        let op = amp_init(targets, dtype, &params, *rewrite_master);
                         edit.insert(at, op, format!("the schedule narrows to {dtype}"));
                         planned.push(Planned::AmpInit);
                         applied.narrowed.extend(params.iter().map(|&p| program.name(p).to_owned()));
@@ -159,12 +156,11 @@ impl Schedule {
 }
 
 /// Declares in startup what only main declares; a name twice is declared once.
-fn declare(program: &Program, edit: &mut Edit, block: BlockId, cells: &Cells, names: impl Iterator<Item = Name>) {
+fn declare(program: &Program, edit: &mut Edit, block: BlockId, targets: &Targets, names: impl Iterator<Item = Name>) {
     let mut done = FxHashSet::default();
     for name in names {
-        let cell = cells.rows[&name];
-        if cell.startup.is_none() && done.insert(name) {
-            let from = cell.decl();
+        if targets.startup(name).is_none() && done.insert(name) {
+            let from = targets.decl(name);
             let anchor = program.var(from).origin;
             edit.declare(block, program.var_def(from), anchor, "startup loads what main declares");
         }
@@ -181,14 +177,14 @@ fn load_op(path: &str, plan: &[Load<'_>]) -> NewOp {
 
 /// Parameters that main declares 16-bit and startup otherwise, or that a load `brought`, by their type in
 /// main. (Paddle's `amp_init` takes them whatever they hold; narrowing one that is narrow changes nothing.)
-fn narrow_groups(program: &Program, cells: &Cells, brought: &FxHashSet<Name>) -> Vec<(DType, Vec<Name>)> {
+fn narrow_groups(program: &Program, targets: &Targets, brought: &FxHashSet<Name>) -> Vec<(DType, Vec<Name>)> {
     let mut groups: Vec<(DType, Vec<Name>)> = Vec::new();
-    for (&name, cell) in &cells.rows {
-        let Some(dtype) = cell.main.map(|v| program.var(v).dtype) else { continue };
-        if !dtype.is_low() || !matches!(cells.part(program, name), Part::Param { .. }) {
+    for &name in &targets.names {
+        let Some(dtype) = targets.main_dtype(program, name).filter(|d| d.is_low()) else { continue };
+        if !matches!(targets.part(name), Part::Param { .. }) {
             continue;
         }
-        let wider = cell.startup.is_some_and(|v| program.var(v).dtype != dtype);
+        let wider = targets.startup(name).is_some_and(|v| program.var(v).dtype != dtype);
         if !wider && !brought.contains(&name) {
             continue;
         }
@@ -200,12 +196,12 @@ fn narrow_groups(program: &Program, cells: &Cells, brought: &FxHashSet<Name>) ->
     groups
 }
 
-fn amp_init(cells: &Cells, dtype: DType, params: &[Name], rewrite_master: bool) -> NewOp {
+fn amp_init(targets: &Targets, dtype: DType, params: &[Name], rewrite_master: bool) -> NewOp {
     let op = NewOp::new(sym::AMP_INIT).input(sym::X, params);
-    if !rewrite_master {
+    let pairs = if rewrite_master { targets.masters(params) } else { Vec::new() };
+    if pairs.is_empty() {
         return op.output(sym::OUT, params).attr(sym::DTYPE, dtype);
     }
-    let listed: FxHashSet<Name> = params.iter().copied().collect();
-    let (of, masters): (Vec<_>, Vec<_>) = cells.pairs.iter().filter(|(p, _)| listed.contains(p)).copied().unzip();
+    let (of, masters): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
     op.input(sym::MASTER_OF, of).output(sym::OUT, params).output(sym::MASTER_PARAM_OUT, masters).attr(sym::DTYPE, dtype)
 }

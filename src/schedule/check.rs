@@ -7,12 +7,12 @@
 //! - names: equal ones. A checkpoint none of whose keys is a name of the program is an error.
 
 use super::Only;
-use super::apply::{Lists, LoadReport, Manifest};
-use super::cells::{Cells, Part};
+use super::apply::{Lists, LoadReport};
 use super::nearest::{added_prefix, nearest};
-use crate::ckpt::TensorEntry;
+use super::targets::{Part, Targets};
+use crate::ckpt::{Manifest, TensorEntry};
 use crate::diag::{Code, Diagnostic, Diagnostics, Place, Severity};
-use crate::ir::{DType, Program, VarId};
+use crate::ir::{DType, Program};
 use crate::names::Name;
 use rustc_hash::FxHashSet;
 
@@ -30,7 +30,7 @@ pub(super) struct Load<'m> {
 /// Matches one checkpoint with the cells.
 pub(super) struct Matcher<'a> {
     pub program: &'a Program,
-    pub cells: &'a Cells,
+    pub targets: &'a Targets,
     pub path: &'a str,
     pub only: Only,
     pub found: Diagnostics,
@@ -40,9 +40,10 @@ impl<'a> Matcher<'a> {
     /// What the load writes, and what is said of it.
     pub fn run<'m>(&mut self, manifest: &'m Manifest) -> (Vec<Load<'m>>, LoadReport) {
         let (mut plan, mut names, mut seen) = (Vec::new(), Lists::default(), FxHashSet::default());
-        for entry in manifest {
-            let key = key_of(self.path, manifest, entry);
-            let cell = self.program.names().lookup(key).filter(|n| self.cells.rows.contains_key(n));
+        let entries = manifest.entries();
+        for entry in entries {
+            let key = key_of(self.path, entries, entry);
+            let cell = self.program.names().lookup(key).filter(|n| self.targets.has(*n));
             match cell {
                 Some(cell) if seen.insert(cell) => {
                     if !self.wants(cell) {
@@ -55,8 +56,8 @@ impl<'a> Matcher<'a> {
                 _ => names.unexpected.push(key.to_owned()),
             }
         }
-        for (&cell, _) in &self.cells.rows {
-            let due = match self.cells.part(self.program, cell) {
+        for &cell in &self.targets.names {
+            let due = match self.targets.part(cell) {
                 Part::Param { .. } => self.only != Only::Masters,
                 Part::Master => self.only == Only::Masters,
                 Part::Other => false,
@@ -67,7 +68,7 @@ impl<'a> Matcher<'a> {
         }
         // An entry that does not fit has its own finding.
         if plan.is_empty() && !self.found.has_errors() {
-            self.nothing_matched(manifest, &names);
+            self.nothing_matched(entries, &names);
         } else {
             self.report_names(&names);
         }
@@ -76,19 +77,15 @@ impl<'a> Matcher<'a> {
     }
 
     fn wants(&self, cell: Name) -> bool {
-        match (self.only, self.cells.part(self.program, cell)) {
+        match (self.only, self.targets.part(cell)) {
             (Only::All, _) | (Only::Params, Part::Param { .. }) | (Only::Masters, Part::Master) => true,
             (Only::Params | Only::Masters, _) => false,
         }
     }
 
-    fn decl(&self, cell: Name) -> VarId {
-        self.cells.rows[&cell].decl()
-    }
-
     /// Whether an entry may be loaded into a cell; if not, says why.
     fn fits(&mut self, cell: Name, entry: &TensorEntry) -> bool {
-        let (program, decl) = (self.program, self.decl(cell));
+        let (program, decl) = (self.program, self.targets.decl(cell));
         let name = program.name(cell);
         let shape = program.shape(decl);
         let same = |d: &i64, e: &u64| *d == -1 || u64::try_from(*d) == Ok(*e);
@@ -98,12 +95,12 @@ impl<'a> Matcher<'a> {
             self.found.push(Diagnostic::new(Code::LoadShape, message, Place::var(program, decl)).help(help));
             return false;
         }
-        let part = self.cells.part(program, cell);
+        let part = self.targets.part(cell);
         let dtype = entry.dtype;
         let fits = match part {
             Part::Param { paired: true } => dtype.is_low() || dtype == DType::F32,
             Part::Master => dtype == DType::F32,
-            Part::Param { paired: false } | Part::Other => self.cells.declared(program, cell).any(|d| d == dtype),
+            Part::Param { paired: false } | Part::Other => self.targets.declared(program, cell).any(|d| d == dtype),
         };
         if !fits {
             let (what, help) = match part {
@@ -146,7 +143,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// No key is a name of the program: training would start from random values without a word.
-    fn nothing_matched(&mut self, manifest: &Manifest, names: &Lists) {
+    fn nothing_matched(&mut self, manifest: &[TensorEntry], names: &Lists) {
         let (path, program) = (self.path, self.program);
         let kind = match self.only {
             Only::All => "persistable",
@@ -166,9 +163,9 @@ impl<'a> Matcher<'a> {
                 format!("{} lack `{prefix}` before them, which the program's names have: rename them with it", keys(n))
             }
             (None, _) if manifest.is_empty() => "the checkpoint holds no tensor: check the path".to_owned(),
-            (None, _) if self.cells.rows.is_empty() => format!("the program declares no {kind}: check its file"),
+            (None, _) if self.targets.names.is_empty() => format!("the program declares no {kind}: check its file"),
             (None, _) => {
-                let some = self.cells.rows.keys().take(LISTED).map(|&n| format!("`{}`", program.name(n)));
+                let some = self.targets.names.iter().take(LISTED).map(|&n| format!("`{}`", program.name(n)));
                 format!("rename the keys to the program's names, such as {}", some.collect::<Vec<_>>().join(", "))
             }
         };

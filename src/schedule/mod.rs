@@ -18,12 +18,12 @@
 //! | `main` | nothing; optional, last |
 
 mod apply;
-mod cells;
 mod check;
 mod nearest;
 mod parse;
+mod targets;
 
-pub use apply::{Applied, ApplyError, Lists, LoadReport, Manifest};
+pub use apply::{Applied, ApplyError, Lists, LoadReport};
 pub use parse::{ScheduleError, ScheduleErrorKind};
 
 use std::fmt;

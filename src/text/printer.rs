@@ -74,7 +74,7 @@ pub(super) const FLAG_WORDS: [(VarFlag, &str, Option<bool>); 4] = [
 ];
 
 /// The element type of a variable without a type, as the importers fill it in.
-pub(super) const NO_DTYPE: DType = DType::F32;
+pub(super) const NO_DTYPE: DType = DType::Other(-1);
 
 /// The LoD level that goes without saying: what Paddle 2.6.2 writes for such a variable.
 pub(super) fn plain_lod(kind: VarKind, persistable: bool) -> Option<i32> {

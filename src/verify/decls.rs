@@ -1,7 +1,7 @@
 //! Which declaration does a name mean in a block, and does every name have one?
 //!
 //! - V4 `duplicate-declaration`: a block declares a name once.
-//! - V5 `undeclared-variable`: an argument is declared in a visible block. Visible are the block
+//! - V5 `undeclared-variable`: an argument, or a variable that an attribute names, is declared in a visible block. Visible are the block
 //!   itself, its forward block, and so on for each of its ancestors, as in Paddle 2.6.2's
 //!   `FindVarRecursive`. The empty name and `@EMPTY@` (no argument here) need none. In gradient
 //!   ops and blocks, which the framework writes, it is a warning.
@@ -11,7 +11,7 @@
 use super::{Cx, OpAt, all_blocks, is_gradient, op_place, ops_at, var_place, vars_at};
 use crate::diag::{Code, Diagnostic, Place, Severity, shorten};
 use crate::entity::{EntityId, IdVec};
-use crate::ir::{BlockId, Program, Section, Slot, VarId};
+use crate::ir::{BlockId, Program, Section, VarId};
 use crate::names::Name;
 use rustc_hash::FxHashMap;
 
@@ -159,9 +159,9 @@ pub(super) fn check_declared(cx: &mut Cx<'_>) {
         let bit = 1 << p.block(block).section as u8;
         for at in ops_at(p, block) {
             let op = p.op(at.id);
-            let missing = |cx: &Cx<'_>, known: &mut [u8], slots: &mut dyn Iterator<Item = Slot<'_>>| {
+            let missing = |cx: &Cx<'_>, known: &mut [u8], args: &mut dyn Iterator<Item = Name>| {
                 let mut names = Vec::new();
-                for &arg in slots.flat_map(|s| s.args) {
+                for arg in args {
                     if known[arg.index()] & bit == 0 && cx.decls.find(block, arg).is_none() {
                         known[arg.index()] |= bit;
                         names.push(arg);
@@ -169,8 +169,8 @@ pub(super) fn check_declared(cx: &mut Cx<'_>) {
                 }
                 names
             };
-            let read = missing(cx, &mut known, &mut op.inputs());
-            let written = missing(cx, &mut known, &mut op.outputs());
+            let read = missing(cx, &mut known, &mut op.input_args().chain(op.attr_vars()));
+            let written = missing(cx, &mut known, &mut op.output_args());
             report(cx, block, at, "reads", &read);
             report(cx, block, at, "writes", &written);
         }

@@ -120,7 +120,7 @@ pub(super) fn check(program: &Program) -> Diagnostics {
     }
 
     for (id, list) in attr_lists.iter() {
-        // `role` and `has_blocks` are derived from `attrs`.
+        // the others are derived from `attrs`.
         let crate::ir::AttrList { attrs, role: _, has_blocks: _, has_vars: _ } = list;
         for Attr { name, value, raw: _ } in attrs.iter() {
             s.interned(symbols.len(), *name, || format!("{id:?}"));

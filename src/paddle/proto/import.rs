@@ -64,12 +64,18 @@ struct Importer<'d, 'p> {
     file: &'d [u8],
     section: Section,
     program: &'p mut Program,
-    names: memo::Memo<'d, Name>,
     symbols: memo::Memo<'d, Symbol>,
     attrs: memo::Memo<'d, AttrListId>,
     decls: memo::Memo<'d, u32>,
     decoded: Vec<Decoded>,
+    /// names of all declarations of the document
+    var_names: Vec<Name>,
+    /// where the document's arguments begin in the program's pool
+    first_arg: u32,
 }
+
+/// Names that are checked to be text before they are interned together.
+const CHUNK: usize = 256;
 
 impl<'d, 'p> Importer<'d, 'p> {
     fn new(doc: &'d Document<'d>, section: Section, program: &'p mut Program) -> Self {
@@ -78,17 +84,20 @@ impl<'d, 'p> Importer<'d, 'p> {
             file: doc.file,
             section,
             program,
-            names: memo::Memo::new(),
             symbols: memo::Memo::new(),
             attrs: memo::Memo::new(),
             decls: memo::Memo::new(),
             decoded: Vec::new(),
+            var_names: Vec::new(),
+            first_arg: 0,
         }
     }
 
     fn run(mut self) -> Result<(), ProtoError> {
         let doc = self.doc;
         self.program.reserve(doc.ops.len(), doc.slots.len(), doc.args.len());
+        self.var_names();
+        self.args()?;
         for (i, b) in doc.blocks.iter().enumerate() {
             self.block(i, b).map_err(|e| e.within(Step::At("blocks", i)))?;
         }
@@ -129,6 +138,40 @@ impl<'d, 'p> Importer<'d, 'p> {
         Ok(())
     }
 
+    /// Interns the names of all declarations that begin with theirs.
+    fn var_names(&mut self) {
+        let (doc, file) = (self.doc, self.file);
+        self.program.names.reserve(doc.vars.len());
+        self.var_names.reserve(doc.vars.len());
+        let text = |&message: &Part| {
+            let (name, _) = super::lazy::leading_name(file, message)?;
+            std::str::from_utf8(name.of(file)).ok()
+        };
+        let mut texts = Vec::with_capacity(CHUNK);
+        for chunk in doc.vars.chunks(CHUNK) {
+            texts.clear();
+            // Another order of fields, or a fault: `var` sees to it.
+            texts.extend(chunk.iter().map(|v| text(v).unwrap_or_default()));
+            self.program.names.intern_all(&texts, &mut self.var_names);
+        }
+    }
+
+    /// Interns all arguments: the pool of the document becomes the end of the program's.
+    fn args(&mut self) -> Result<(), ProtoError> {
+        let (doc, file) = (self.doc, self.file);
+        self.first_arg = self.program.args.len() as u32;
+        let mut texts = Vec::with_capacity(CHUNK);
+        for (i, chunk) in doc.args.chunks(CHUNK).enumerate() {
+            texts.clear();
+            for (k, arg) in chunk.iter().enumerate() {
+                let text = std::str::from_utf8(arg.of(file));
+                texts.push(text.map_err(|_| doc.arg_error(i * CHUNK + k))?);
+            }
+            self.program.names.intern_all(&texts, &mut self.program.args);
+        }
+        Ok(())
+    }
+
     fn block(&mut self, index: usize, b: &BlockRow) -> Result<(), ProtoError> {
         let doc = self.doc;
         let id = self.program.push_block(self.section, b.parent, b.forward);
@@ -144,7 +187,8 @@ impl<'d, 'p> Importer<'d, 'p> {
         }
         for (i, &message) in doc.block_vars(b).iter().enumerate() {
             let origin = Origin::File { block: index as u32, index: i as u32 };
-            self.var(id, message, origin).map_err(|e| e.within(Step::At("vars", i)))?;
+            self.var(id, message, self.var_names[b.vars.0 as usize + i], origin)
+                .map_err(|e| e.within(Step::At("vars", i)))?;
         }
         for (i, row) in doc.block_ops(b).iter().enumerate() {
             let origin = Origin::File { block: index as u32, index: i as u32 };
@@ -153,10 +197,11 @@ impl<'d, 'p> Importer<'d, 'p> {
         Ok(())
     }
 
-    fn var(&mut self, block: BlockId, message: Part, origin: Origin) -> Result<(), ProtoError> {
+    /// `name` is the declaration's, or the empty one when it does not begin with a name that is text.
+    fn var(&mut self, block: BlockId, message: Part, name: Name, origin: Origin) -> Result<(), ProtoError> {
         // The name first, minimally framed: what follows it determines the rest.
         let named = super::lazy::leading_name(self.file, message);
-        let (name, row) = match named.and_then(|(name, rest)| Some((name, self.decls.get(rest.of(self.file))?))) {
+        let (part, row) = match named.and_then(|(name, rest)| Some((name, self.decls.get(rest.of(self.file))?))) {
             Some(hit) => hit,
             None => {
                 let (name, decl, unknown) = var::decode(self.file, message)?;
@@ -189,7 +234,8 @@ impl<'d, 'p> Importer<'d, 'p> {
                 (name, row)
             }
         };
-        let name = self.name(name, "variable name")?;
+        let whole = self.program.name(name).len() == part.len();
+        let name = if whole { name } else { self.name(part, "variable name")? };
         let origin = self.program.push_origin(origin);
         let d = &self.decoded[row as usize];
         let id = self.program.vars.push(VarData {
@@ -217,13 +263,8 @@ impl<'d, 'p> Importer<'d, 'p> {
         let origin = self.program.push_origin(origin);
         let id = self.program.push_op(block, kind, attrs, origin);
         for (i, s) in doc.op_slots(row).iter().enumerate() {
-            let name = self.symbol(s.name, "slot name").map_err(|e| slot_error(e, row, i))?;
-            let start = self.program.args.len() as u32;
-            for &arg in &doc.args[s.args as usize..][..s.len as usize] {
-                let arg = self.name(arg, "argument").map_err(|e| slot_error(e, row, i))?;
-                self.program.args.push(arg);
-            }
-            self.program.slots.push(SlotData { name, start, len: s.len });
+            let name = self.symbol(s.name, "slot name").map_err(|e| e.within(row.slot_step(i)))?;
+            self.program.slots.push(SlotData { name, start: self.first_arg + s.args, len: s.len });
         }
         let data = &mut self.program.ops[id];
         (data.inputs, data.outputs, data.is_target) = (row.inputs, row.outputs, row.is_target);
@@ -259,10 +300,10 @@ impl<'d, 'p> Importer<'d, 'p> {
 
     #[inline]
     fn name(&mut self, part: Part, what: &'static str) -> Result<Name, ProtoError> {
-        let program = &mut *self.program;
-        self.names
-            .find(part.of(self.file), |bytes| Some(program.intern(std::str::from_utf8(bytes).ok()?)))
-            .ok_or_else(|| ProtoError::new(Kind::NotUtf8(what), part.start as usize))
+        match std::str::from_utf8(part.of(self.file)) {
+            Ok(text) => Ok(self.program.intern(text)),
+            Err(_) => Err(ProtoError::new(Kind::NotUtf8(what), part.start as usize)),
+        }
     }
 
     #[inline]
@@ -272,12 +313,6 @@ impl<'d, 'p> Importer<'d, 'p> {
             .find(part.of(self.file), |bytes| Some(program.symbol(std::str::from_utf8(bytes).ok()?)))
             .ok_or_else(|| ProtoError::new(Kind::NotUtf8(what), part.start as usize))
     }
-}
-
-#[cold]
-fn slot_error(e: ProtoError, row: &OpRow, i: usize) -> ProtoError {
-    let inputs = usize::from(row.inputs);
-    e.within(if i < inputs { Step::At("inputs", i) } else { Step::At("outputs", i - inputs) })
 }
 
 fn version_of(file: &[u8], message: Part) -> Result<Option<i64>, ProtoError> {
