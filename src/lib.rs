@@ -14,3 +14,8 @@ pub mod passes;
 pub mod schedule;
 pub mod text;
 pub mod verify;
+
+/// The README's example is compiled and run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
