@@ -227,3 +227,24 @@ pub(crate) fn symbols() -> Symbols {
     })
     .clone()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_at_once_are_the_same_as_one_by_one() {
+        let texts: Vec<String> = (0..6000).map(|i| format!("fc_{}.w_{}", i % 1700, i % 3)).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let (mut one, mut many, mut ids) = (Names::new(), Names::new(), Vec::new());
+        assert_eq!(one.lookup("x"), None);
+        many.reserve(10);
+        many.intern_all(&texts, &mut ids);
+        for (text, &id) in texts.iter().zip(&ids) {
+            assert_eq!(one.intern(text), id);
+            assert_eq!((many.get(id), many.lookup(text)), (*text, Some(id)));
+        }
+        assert!(one.iter().eq(many.iter()) && one.len() == 5100);
+        assert_eq!(many.lookup("fc_0.w_9"), None);
+    }
+}

@@ -109,7 +109,7 @@ legal: `amp_init` narrows it.)
     /// V8: an attribute that the op needs is missing or of another kind.
     AttrType = "attr-type", Error,
 "The op's schema asks for this attribute, or for another kind of value in it; or the attribute is given
-twice.
+twice with different values.
 
     (Out: w) = load() {file_path: 3}      <- a path is a string
 ";

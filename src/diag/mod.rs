@@ -141,14 +141,17 @@ impl Place {
     }
 }
 
-/// A name of the user's program as a message shows it: cut when it is very long, so that ten
-/// thousand findings about one absurd row stay small.
+/// A name of the user's program as a message shows it: on one line, and cut when it is very long, so
+/// that ten thousand findings about one absurd row stay small.
 pub fn shorten(text: &str) -> Cow<'_, str> {
     const MOST: usize = 120;
-    if text.len() <= MOST {
+    let cut = &text[..text.floor_char_boundary(MOST)];
+    let odd = cut.contains(char::is_control);
+    if cut.len() == text.len() && !odd {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(format!("{}…", &text[..text.floor_char_boundary(MOST)]))
+    let shown = if odd { cut.escape_debug().to_string() } else { cut.to_owned() };
+    Cow::Owned(if cut.len() < text.len() { shown + "…" } else { shown })
 }
 
 /// An op on one line, `(Out: y) = cast(X: x)`, cut when it is very long.

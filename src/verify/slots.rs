@@ -3,7 +3,7 @@
 //! - V7 `slot-arity`: a slot of the op's schema has as many arguments as it says; no slot is given
 //!   twice. An empty slot counts as absent. Slots that the schema does not name are allowed.
 //! - V8 `attr-type`: an attribute of the op's schema is there when it must be, and of the right kind; no
-//!   attribute is given twice. Attributes that the schema does not name are allowed.
+//!   attribute is given twice with different values. Attributes that the schema does not name are allowed.
 
 use super::{Checks, Cx, OpAt, all_blocks, ops_at};
 use crate::diag::{Code, shorten};
@@ -75,9 +75,13 @@ pub(super) fn check(cx: &mut Cx<'_>, checks: Checks) {
             }
             if !std::mem::replace(&mut list_seen[op.data().attrs.index()], true) {
                 marks.start();
-                for attr in op.attrs() {
-                    if marks.set(attr.name, 1) {
-                        cx.op(Code::AttrType, at, |p| format!("has attribute `{}` twice", shorten(p.sym(attr.name))));
+                for (i, attr) in op.attrs().iter().enumerate() {
+                    let before = marks.get(attr.name);
+                    // Paddle 2.6.2 gives `mkldnn_data_type` twice, with one value: no harm.
+                    if marks.set(attr.name, i) && op.attrs()[before].value != attr.value {
+                        cx.op(Code::AttrType, at, |p| {
+                            format!("has attribute `{}` twice, with different values", shorten(p.sym(attr.name)))
+                        });
                     }
                 }
             }

@@ -5,7 +5,7 @@
 //! - V9 `bad-shape`: a dimension is -1 or more. For a temporary it is a warning: Paddle 2.6.2 infers
 //!   shapes like [-32, 4] by multiplying with -1.
 //! - V10 `cast-attribute` (warning): `in_dtype` and `out_dtype` of a cast are the dtypes of its
-//!   variables in the same program. The code -1 says nothing.
+//!   variables in the same program; in startup also those that main declares. The code -1 says nothing.
 
 use super::{Cx, VarAt, all_blocks, ops_at, var_place, vars_at};
 use crate::diag::{Code, Diagnostic, Severity, shorten};
@@ -80,6 +80,11 @@ pub(super) fn check_casts(cx: &mut Cx<'_>) {
                 let (Some(code), &[arg]) = (op.attr(attr).and_then(|v| v.as_int()), args) else { continue };
                 let Some(var) = cx.decls.find(block, arg).map(|v| p.var(v)) else { continue };
                 if code == -1 || !var.kind.has_tensor() || code == i64::from(var.dtype.code()) {
+                    continue;
+                }
+                // A parameter is wide or narrow in startup, whichever way startup declares it.
+                let in_main = cx.decls.global(Section::Main, arg).map(|v| p.var(v).dtype);
+                if p.block(block).section == Section::Startup && in_main.is_some_and(|d| code == i64::from(d.code())) {
                     continue;
                 }
                 cx.op(Code::CastAttribute, at, |p| {

@@ -104,6 +104,7 @@ fn value() -> BoxedStrategy<Value> {
 }
 
 type Slots = Vec<(String, Vec<String>)>;
+type AttrRecipe = (String, Value, Option<Box<[u8]>>);
 type Extras = (Option<Box<[u8]>>, Option<Box<[u8]>>);
 
 #[derive(Clone, Debug)]
@@ -111,7 +112,7 @@ struct OpRecipe {
     kind: String,
     inputs: Slots,
     outputs: Slots,
-    attrs: Vec<(String, Value, Option<Box<[u8]>>)>,
+    attrs: Vec<AttrRecipe>,
     is_target: Option<bool>,
     extra: Extras,
 }

@@ -187,7 +187,8 @@ impl<'d, 'p> Importer<'d, 'p> {
         }
         for (i, &message) in doc.block_vars(b).iter().enumerate() {
             let origin = Origin::File { block: index as u32, index: i as u32 };
-            self.var(id, message, self.var_names[b.vars.0 as usize + i], origin).map_err(|e| e.within(Step::At("vars", i)))?;
+            self.var(id, message, self.var_names[b.vars.0 as usize + i], origin)
+                .map_err(|e| e.within(Step::At("vars", i)))?;
         }
         for (i, row) in doc.block_ops(b).iter().enumerate() {
             let origin = Origin::File { block: index as u32, index: i as u32 };
