@@ -138,8 +138,8 @@ impl Verdict {
 /// Facts that are no verdict on a subject but worth a warning.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Remark {
-    /// the master is made from a 16-bit checkpoint value
-    LowPrecisionSource(Pair, Writer),
+    /// the master is made from a checkpoint value of this 16-bit dtype
+    LowPrecisionSource(Pair, DType, Writer),
     /// a load's value is overwritten before anything reads it
     LoadOverwritten {
         /// the cell
@@ -301,9 +301,9 @@ fn entry_findings(exec: &mut Exec<'_>, i: usize, no_startup: bool, verdict: &mut
     }
     if let Value::Cast(DType::F32, inner) = exec.values.get(m)
         && matches!(exec.values.get(inner), Value::Load { .. })
-        && exec.values.known(inner).exact().is_some_and(DType::is_low)
+        && let Some(stored) = exec.values.known(inner).exact().filter(|d| d.is_low())
     {
-        remarks.push(Remark::LowPrecisionSource(pair, exec.writer(pair.master)));
+        remarks.push(Remark::LowPrecisionSource(pair, stored, exec.writer(pair.master)));
     }
 }
 

@@ -4,8 +4,9 @@ use crate::analysis::coherence::{Coherence, Finding, Obligation, Remark, Subject
 use crate::analysis::exec::Writer;
 use crate::analysis::pairs::Pair;
 use crate::diag::{Code, Diagnostic, Diagnostics, Place};
-use crate::ir::Program;
+use crate::ir::{OpId, Program};
 use crate::names::Name;
+use crate::ops::{Effect, Ops};
 
 /// The findings and remarks as diagnostics, in the order of the verdicts.
 pub fn diagnostics(coherence: &Coherence, program: &Program) -> Diagnostics {
@@ -20,6 +21,11 @@ pub fn diagnostics(coherence: &Coherence, program: &Program) -> Diagnostics {
         out.push(tell.remark(remark));
     }
     out
+}
+
+/// What an op of the crate's own table does.
+fn effect(program: &Program, op: OpId) -> Effect {
+    Ops::standard().get(program.op(op).kind_str()).map_or(Effect::Unknown, |s| s.effect)
 }
 
 struct Tell<'p> {
@@ -189,12 +195,11 @@ impl Tell<'_> {
 
     fn remark(&self, remark: &Remark) -> Diagnostic {
         match remark {
-            Remark::LowPrecisionSource(pair, writer) => Diagnostic::new(
+            Remark::LowPrecisionSource(pair, stored, writer) => Diagnostic::new(
                 Code::LowPrecisionSource,
                 format!(
-                    "master {} is derived from a {} checkpoint value: float32 precision is lost",
+                    "master {} is derived from a {stored} checkpoint value: float32 precision is lost",
                     self.name(pair.master),
-                    pair.low
                 ),
                 self.place(*writer),
             )
@@ -205,7 +210,11 @@ impl Tell<'_> {
                 Place::op(self.program, *load),
             )
             .label(Place::op(self.program, *by), "overwritten here")
-            .help("`load-order` places the load after the initialisers"),
+            .help(match effect(self.program, *by) {
+                Effect::AmpInit => "`resync` clears `rewrite_master` where the master holds the float32 value",
+                Effect::Load => "the later load counts; leave the earlier one out, or load other keys",
+                _ => "`load-order` places the load after the initialisers",
+            }),
             Remark::UnusedMaster(pair, op) => Diagnostic::new(
                 Code::UnusedMaster,
                 format!("{} is updated without its master {}", self.name(pair.param), self.name(pair.master)),

@@ -16,7 +16,7 @@ use crate::analysis::cells::Cells;
 use crate::analysis::coherence::{Coherence, Finding, Obligation, Subject, When, coherence_with};
 use crate::analysis::effects::{Access, Effects};
 use crate::analysis::exec::ExecOptions;
-use crate::analysis::pairs::{Pair, Pairs};
+use crate::analysis::pairs::{Pair, PairSource, Pairs};
 use crate::diag::{Code, Diagnostic, Place};
 use crate::entity::EntityId;
 use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
@@ -225,7 +225,7 @@ enum What {
     /// makes one from the other
     Sync,
     Write,
-    /// an unknown op, or an optimizer that updates both
+    /// an unknown op, or an optimizer that updates both, or that has another master
     Other,
 }
 
@@ -264,6 +264,12 @@ impl Plan<'_> {
             Effect::Resync => What::Sync,
             Effect::Unknown => What::Other,
             Effect::Optimizer(Wants::Master) if param && master => What::Other,
+            // Two optimizers, each with a master of its own: to make one from the parameter would round it.
+            Effect::Optimizer(Wants::Master)
+                if matches!(pair.source, PairSource::Optimizer(_)) && !op.output(sym::MASTER_PARAM_OUT).is_empty() =>
+            {
+                What::Other
+            }
             Effect::Copy | Effect::Cast => match (op.input(sym::X), param, master) {
                 (&[x], false, true) if x == pair.param => What::Sync,
                 (&[x], true, false) if x == pair.master => What::Sync,
@@ -334,14 +340,18 @@ impl Plan<'_> {
             let (mut param, mut master) = (false, false);
             match last.what {
                 What::Load => {
-                    // All loads since the pair was last made from one another, in this block.
+                    // All loads since the pair was last made from one another, in this block. A write whose
+                    // value a later load replaces made nothing: a master that is cast from the parameter
+                    // and then loaded is one that was loaded.
                     while let [head @ .., e] = rest
-                        && matches!(e.what, What::Load | What::Narrow)
                         && e.block == last.block
                     {
-                        if e.what == What::Load {
-                            param |= e.param;
-                            master |= e.master;
+                        let dead = (param || !e.param) && (master || !e.master);
+                        match e.what {
+                            What::Load => (param, master) = (param | e.param, master | e.master),
+                            What::Narrow => {}
+                            What::Sync | What::Write if dead => {}
+                            _ => break,
                         }
                         rest = head;
                     }
