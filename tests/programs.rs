@@ -300,7 +300,11 @@ fn execute(
                 if let (Some(a), Some(b)) = (a, b)
                     && !a.bits_eq(&b)
                 {
-                    wrong.push(format!("a step at rate 0 changes {name}: {} to {}", fixture::show(&a), fixture::show(&b)));
+                    wrong.push(format!(
+                        "a step at rate 0 changes {name}: {} to {}",
+                        fixture::show(&a),
+                        fixture::show(&b)
+                    ));
                 }
             }
         }

@@ -399,7 +399,7 @@ fn disagreement(exec: &mut Exec<'_>, i: usize, when: When) -> Finding {
     // The newer cell is the one with a load that the other has not seen, else the one written last.
     let only_p = sp.loads.iter().any(|l| !sm.loads.contains(l));
     let only_m = sm.loads.iter().any(|l| !sp.loads.contains(l));
-    let later = |a: Writer, b: Writer| a.op().map(|op| order(exec, op)) >= b.op().map(|op| order(exec, op));
+    let later = |a: Writer, b: Writer| a.op().map(|op| exec.order(op)) >= b.op().map(|op| exec.order(op));
     let param_is_new = match (only_p, only_m) {
         (true, false) => true,
         (false, true) => false,
@@ -407,13 +407,6 @@ fn disagreement(exec: &mut Exec<'_>, i: usize, when: When) -> Finding {
     };
     let (old, new) = if param_is_new { (pair.master, pair.param) } else { (pair.param, pair.master) };
     Finding::Stale { when, old, new, old_writer: exec.writer(old), new_writer: exec.writer(new) }
-}
-
-/// A rough program order for ops: section, then position of the op in its block.
-fn order(exec: &Exec<'_>, op: OpId) -> (Section, usize) {
-    let r = exec.program.op(op);
-    let block = exec.program.block(r.block());
-    (block.section, block.ops.iter().position(|&o| o == op).unwrap_or(0))
 }
 
 /// A checkpoint entry under any number of casts.

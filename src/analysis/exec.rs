@@ -7,6 +7,7 @@
 
 use crate::analysis::cells::Cells;
 use crate::analysis::effects::{Access, Effects};
+use crate::analysis::order::positions;
 use crate::analysis::pairs::Pairs;
 use crate::analysis::values::{Known, Value, ValueId, Values};
 use crate::entity::EntityId;
@@ -87,6 +88,8 @@ pub struct Exec<'a> {
     open: Vec<bool>,
     /// whether the observer is told: not in the first sweeps of a loop body
     loud: bool,
+    /// places of ops in program order, by section, computed when first asked for
+    order: [std::cell::OnceCell<Vec<u32>>; 2],
 }
 
 const UNSET: u32 = u32::MAX;
@@ -116,6 +119,7 @@ impl<'a> Exec<'a> {
             versions: Vec::new(),
             open: vec![false; program.block_rows()],
             loud: true,
+            order: Default::default(),
         }
     }
 
@@ -134,6 +138,13 @@ impl<'a> Exec<'a> {
     /// Who wrote a cell last.
     pub fn writer(&self, name: Name) -> Writer {
         self.writers[name.index()]
+    }
+
+    /// The place of an op in the order in which the job runs.
+    pub fn order(&self, op: OpId) -> (Section, u32) {
+        let section = self.program.op(op).section();
+        let places = self.order[section as usize].get_or_init(|| positions(self.program, section));
+        (section, places[op.index()])
     }
 
     /// Whether a pair agrees: narrow(master) equals narrow(parameter).
@@ -320,7 +331,6 @@ impl<'a> Exec<'a> {
             && op.attr(sym::MULTI_PRECISION).and_then(AttrValue::as_bool) == Some(true);
         // A skipped update leaves both as they were: one decision for both cells.
         let skips = !op.input(sym::SKIP_UPDATE).is_empty();
-        let mut done = Vec::new();
         if uses_master {
             for (i, (&p, &m)) in params.iter().zip(masters).enumerate() {
                 let low = self.cells.dtype(self.program, p).unwrap_or(DType::Other(-1));
@@ -333,11 +343,11 @@ impl<'a> Exec<'a> {
                 }
                 self.set(op, m, new_m, observer);
                 self.set(op, p, new_p, observer);
-                done.extend([p, m]);
             }
         }
-        for (i, name) in op.output_args().enumerate() {
-            if !done.contains(&name) {
+        let done = |slot| uses_master && (slot == sym::PARAM_OUT || slot == sym::MASTER_PARAM_OUT);
+        for slot in op.outputs().filter(|s| !done(s.name)) {
+            for (i, &name) in slot.args.iter().enumerate() {
                 self.set_opaque(op, name, i as u32, observer);
             }
         }

@@ -13,6 +13,7 @@ pub mod depgraph;
 pub mod effects;
 pub mod exec;
 pub mod findings;
+pub mod order;
 pub mod pairs;
 pub mod values;
 

@@ -7,7 +7,7 @@ use super::lexer::{Lexer, Tok, Token};
 use super::printer::{FLAG_WORDS, NO_DTYPE, kind_of_word, plain_lod};
 use crate::diag::{Code, Diagnostic, Diagnostics, Place};
 use crate::ir::{
-    Attr, BlockId, DType, Entity, Extra, OpId, Origin, OriginId, Program, Section, VarDef, VarFlag, VarFlags, VarKind,
+    Attr, BlockId, DType, Entity, Extra, Origin, OriginId, Program, Section, VarDef, VarFlag, VarFlags, VarKind,
 };
 use crate::names::{Name, Symbol};
 use std::sync::Arc;
