@@ -334,10 +334,15 @@ impl<'a> Exec<'a> {
         if uses_master {
             for (i, (&p, &m)) in params.iter().zip(masters).enumerate() {
                 let low = self.cells.dtype(self.program, p).unwrap_or(DType::Other(-1));
+                // The parameter keeps its run-time dtype: one that is still float32 takes the master as it is.
+                let (old_p, old_m) = (self.value(p), self.value(m));
                 let mut new_m = self.values.fresh(Value::Opaque(op.id, i as u32), Known::Is(DType::F32));
-                let mut new_p = self.values.cast(low, new_m);
+                let mut new_p = match self.values.known(old_p) {
+                    Known::Is(DType::F32) => new_m,
+                    Known::Is(d) if d == low => self.values.cast(low, new_m),
+                    known => self.values.fresh(Value::Opaque(op.id, i as u32), known),
+                };
                 if skips {
-                    let (old_p, old_m) = (self.value(p), self.value(m));
                     new_m = self.values.join(op.id, new_m, old_m);
                     new_p = self.values.join(op.id, new_p, old_p);
                 }
@@ -427,9 +432,10 @@ impl<'a> Exec<'a> {
             Some("master") => mv,
             Some("both") if takes_param && !agree => self.values.join(op.id, wide, mv),
             Some("both") => mv,
-            Some("auto") if agree => mv,
-            // Decided by what was loaded last; if neither was, the op does nothing.
+            // Decided by what was loaded last; when neither was, the op does nothing. A narrow parameter
+            // that agrees with its master stays as it is either way.
             Some("auto") if self.loaded(p) || self.loaded(m) => self.values.join(op.id, wide, mv),
+            Some("auto") if agree && self.values.known(pv) == Known::Is(low) => self.values.join(op.id, wide, mv),
             _ => return self.unknown(op, observer),
         };
         let new_p = self.values.cast(low, new_m);
