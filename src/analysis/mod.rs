@@ -4,7 +4,7 @@
 //! linear in its size, and is invalid after any edit.
 //!
 //! Reading order: [`effects`], [`defuse`], [`depgraph`], [`cells`], [`pairs`], [`values`], [`exec`],
-//! [`coherence`].
+//! [`coherence`](mod@coherence).
 
 pub mod cells;
 pub mod coherence;
