@@ -112,7 +112,7 @@ fn rewrite(f: &Fixture, program: &Program, manager: &PassManager, wrong: &mut Ve
     let report = run_passes(manager, &mut after, &mut said).unwrap_or_else(|e| panic!("{}: {e}", f.name));
     wrong.extend(f.compare(Phase::Pass, &said.diagnostics.iter().collect::<Vec<_>>()));
     // The passes may not make a program worse than the user's own, in any invariant.
-    let count = |p: &Program| verify(p, Checks::ALL.without(Checks::CASTS)).len();
+    let count = |p: &Program| verify(p, Checks::ALL).len();
     if count(&after) > count(program) {
         wrong.push(format!("the result does not verify: {:?}", verify(&after, Checks::ALL)));
     }

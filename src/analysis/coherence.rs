@@ -63,6 +63,8 @@ pub enum Obligation {
     },
     /// the stored dtype of a checkpoint entry is not known
     StoredDtype(Name),
+    /// the dtype that the cell has at run time is not known
+    RunDtype(Name),
     /// an op of unknown kind may have written a cell
     UnknownOp(OpId),
     /// nothing in startup writes this cell
@@ -318,10 +320,16 @@ fn typed(exec: &mut Exec<'_>, cell: Name, v: ValueId, declared: DType, findings:
             findings.push(Finding::WrongType { cell, runtime, declared, writer: exec.writer(cell) });
         }
         Known::UpToF32 | Known::Unknown => {
-            let mut loaded = false;
-            exec.values.leaves(v, LEAVES, |leaf| loaded |= matches!(leaf, Value::Load { .. }));
-            if loaded {
-                findings.push(unproved(Obligation::StoredDtype(cell)));
+            let s = sources(exec, v);
+            let obligation = match s.unknown {
+                Some(op) => Obligation::UnknownOp(op),
+                None if !s.loads.is_empty() => Obligation::StoredDtype(cell),
+                // Nothing wrote it; that is told of the pair.
+                None if matches!(exec.values.get(v), Value::Entry(_)) => return,
+                None => Obligation::RunDtype(cell),
+            };
+            if !findings.contains(&unproved(obligation.clone())) {
+                findings.push(unproved(obligation));
             }
         }
     }
@@ -444,24 +452,16 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
                 continue;
             }
             let args: Vec<ValueId> = inputs.iter().map(|&n| exec.value(n)).collect();
+            // A copy that was made before its source was narrowed in place holds the same at more precision.
+            let wide = args.iter().map(|&v| match exec.values.get(v) {
+                Value::Cast(d, inner) if d.is_low() => inner,
+                _ => v,
+            });
+            let wide: Vec<ValueId> = wide.collect();
             let now = exec.value(cell);
-            let wanted = match effect {
-                Effect::Copy => args[0],
-                Effect::Cast => match exec.values.get(now) {
-                    // The term says to which dtype; a cast to the source's own dtype leaves none.
-                    Value::Cast(d, _) => exec.values.cast(d, args[0]),
-                    _ => match op.attr(sym::OUT_DTYPE).and_then(|v| v.as_int()) {
-                        Some(code) => exec.values.cast(DType::from_code(code as i32), args[0]),
-                        None => continue,
-                    },
-                },
-                _ => {
-                    let known = exec.values.known(now);
-                    exec.values.apply(op.kind(), op.data().attrs, i as u32, &args, known)
-                }
-            };
+            let holds = [args, wide].iter().any(|args| again(exec, op, i, args, now) == Some(now));
             let mut findings = Vec::new();
-            if wanted != now {
+            if !holds {
                 let newest = inputs.iter().copied().find(|&n| exec.writer(n) != Writer::Nobody).unwrap_or(source);
                 findings.push(Finding::Stale {
                     when: When::Entry,
@@ -474,6 +474,25 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
             out.push(Verdict { subject: Subject::Copy { cell, source, op: op.id }, findings });
         }
     }
+}
+
+/// What output `i` of a derivation would be on these arguments; `now` is what it is.
+fn again(exec: &mut Exec<'_>, op: OpRef<'_>, i: usize, args: &[ValueId], now: ValueId) -> Option<ValueId> {
+    Some(match exec.effects.effect(op) {
+        Effect::Copy => args[0],
+        Effect::Cast => match exec.values.get(now) {
+            // The term says to which dtype; a cast to the source's own dtype leaves none.
+            Value::Cast(d, _) => exec.values.cast(d, args[0]),
+            _ => {
+                let code = op.attr(sym::OUT_DTYPE).and_then(|v| v.as_int())?;
+                exec.values.cast(DType::from_code(code as i32), args[0])
+            }
+        },
+        _ => {
+            let known = exec.moved(args);
+            exec.values.apply(op.kind(), op.data().attrs, i as u32, args, known)
+        }
+    })
 }
 
 /// 16-bit parameters without a master: only the run-time dtype is claimed.

@@ -92,6 +92,14 @@ pub struct Exec<'a> {
     order: [std::cell::OnceCell<Vec<u32>>; 2],
 }
 
+/// The floating dtypes that an op reads, as far as known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Inputs {
+    None,
+    One(DType),
+    Mixed,
+}
+
 const UNSET: u32 = u32::MAX;
 
 impl<'a> Exec<'a> {
@@ -188,16 +196,15 @@ impl<'a> Exec<'a> {
             });
         }
         written.retain(|&n| self.cells.get(n).persistable);
-        self.forget(&written, holding, None);
+        // Nothing is kept of a dtype: an earlier step may have written another.
+        for &name in &written {
+            self.state[name.index()] = self.values.fresh(Value::Step(name), Known::Unknown);
+        }
+        self.relate(holding);
     }
 
-    /// Makes `written` unknown, keeping the relation of the pairs in `holding`. Nothing is kept of a
-    /// dtype: a later iteration may have written another.
-    fn forget(&mut self, written: &[Name], holding: &[(usize, Form)], head: Option<OpId>) {
-        for &name in written {
-            let leaf = head.map_or(Value::Step(name), |op| Value::Head(op, name));
-            self.state[name.index()] = self.values.fresh(leaf, Known::Unknown);
-        }
+    /// Gives the parameters of these pairs the value that their relation to the master says.
+    fn relate(&mut self, holding: &[(usize, Form)]) {
         for &(i, form) in holding {
             let pair = self.pairs.rows()[i];
             let m = self.value(pair.master);
@@ -226,8 +233,43 @@ impl<'a> Exec<'a> {
         self.open[block.index()] = false;
     }
 
-    fn declared(&self, name: Name) -> Known {
-        self.cells.dtype(self.program, name).map_or(Known::Unknown, Known::Is)
+    /// The dtype that the op's own section declares. Startup and main may differ: a parameter is
+    /// initialised as float32 where main declares it narrow.
+    fn declared(&self, op: OpRef<'_>, name: Name) -> Known {
+        let cell = self.cells.get(name);
+        let var = match op.section() {
+            Section::Startup => cell.startup.or(cell.main),
+            Section::Main => cell.main.or(cell.startup),
+        };
+        var.map_or(Known::Unknown, |v| Known::Is(self.program.var(v).dtype))
+    }
+
+    /// Whether the floating inputs of an op are all of this dtype, as far as known.
+    fn reads_only(&self, op: OpRef<'_>) -> Inputs {
+        let mut seen = Inputs::None;
+        for input in op.input_args() {
+            let v = self.state[input.index()];
+            let known = if v.0 == UNSET { Known::Unknown } else { self.values.known(v) };
+            seen = match (known, seen) {
+                (Known::Is(d), Inputs::None) if d.is_float() => Inputs::One(d),
+                (Known::Is(d), Inputs::One(e)) if d.is_float() && d != e => return Inputs::Mixed,
+                (Known::UpToF32, _) => return Inputs::Mixed,
+                (_, seen) => seen,
+            };
+        }
+        seen
+    }
+
+    /// The dtype of what an op computes: as declared, unless that is a floating type and the op
+    /// computes from another one.
+    fn computed(&self, op: OpRef<'_>, name: Name, inputs: Inputs) -> Known {
+        let declared = self.declared(op, name);
+        let Known::Is(d) = declared else { return declared };
+        match inputs {
+            Inputs::One(e) if d.is_float() && d != e => Known::Unknown,
+            Inputs::Mixed if d.is_float() => Known::Unknown,
+            _ => declared,
+        }
     }
 
     #[inline]
@@ -241,8 +283,7 @@ impl<'a> Exec<'a> {
         }
     }
 
-    fn set_opaque(&mut self, op: OpRef<'_>, name: Name, out: u32, observer: &mut dyn Observer) {
-        let known = self.declared(name);
+    fn set_opaque(&mut self, op: OpRef<'_>, name: Name, out: u32, known: Known, observer: &mut dyn Observer) {
         let v = self.values.fresh(Value::Opaque(op.id, out), known);
         self.set(op, name, v, observer);
     }
@@ -271,8 +312,9 @@ impl<'a> Exec<'a> {
             },
             Effect::Pure => {
                 let args: Vec<_> = op.input_args().map(|n| self.value(n)).collect();
+                // They move values: the result has the dtype of what is moved.
+                let known = self.moved(&args);
                 for (i, name) in op.output_args().enumerate() {
-                    let known = self.declared(name);
                     let v = self.values.apply(op.kind(), op.data().attrs, i as u32, &args, known);
                     self.set(op, name, v, observer);
                 }
@@ -283,7 +325,12 @@ impl<'a> Exec<'a> {
                     _ => None,
                 };
                 for (i, name) in op.output_args().enumerate() {
-                    let known = dtype.map_or_else(|| self.declared(name), Known::Is);
+                    // Without the attribute these ops write float32; only the declaration can confirm it.
+                    let known = match (dtype, self.declared(op, name)) {
+                        (Some(dtype), _) => Known::Is(dtype),
+                        (None, Known::Is(DType::F32)) => Known::Is(DType::F32),
+                        (None, _) => Known::Unknown,
+                    };
                     let v = self.values.fresh(Value::Init(op.id, i as u32), known);
                     self.set(op, name, v, observer);
                 }
@@ -304,9 +351,18 @@ impl<'a> Exec<'a> {
         }
     }
 
+    /// The one dtype of these values; unknown when they differ.
+    pub fn moved(&self, args: &[ValueId]) -> Known {
+        let mut all = args.iter().map(|&v| self.values.known(v));
+        let first = all.next().unwrap_or(Known::Unknown);
+        if all.all(|k| k == first) { first } else { Known::Unknown }
+    }
+
     fn all_opaque(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
+        let inputs = self.reads_only(op);
         for (i, name) in op.output_args().enumerate() {
-            self.set_opaque(op, name, i as u32, observer);
+            let known = self.computed(op, name, inputs);
+            self.set_opaque(op, name, i as u32, known, observer);
         }
     }
 
@@ -353,7 +409,12 @@ impl<'a> Exec<'a> {
         let done = |slot| uses_master && (slot == sym::PARAM_OUT || slot == sym::MASTER_PARAM_OUT);
         for slot in op.outputs().filter(|s| !done(s.name)) {
             for (i, &name) in slot.args.iter().enumerate() {
-                self.set_opaque(op, name, i as u32, observer);
+                // Updated in place: each keeps its dtype.
+                let known = match self.state[name.index()] {
+                    ValueId(UNSET) => self.declared(op, name),
+                    old => self.values.known(old),
+                };
+                self.set_opaque(op, name, i as u32, known, observer);
             }
         }
     }
@@ -469,7 +530,8 @@ impl<'a> Exec<'a> {
         // Outputs that no sub-block writes: step scopes and the like.
         for (i, name) in op.output_args().enumerate() {
             if !op.sub_blocks().any(|b| effects.block(b).writes.contains(&name)) && !self.cells.get(name).persistable {
-                self.set_opaque(op, name, i as u32, observer);
+                let known = self.declared(op, name);
+                self.set_opaque(op, name, i as u32, known, observer);
             }
         }
     }
@@ -484,38 +546,70 @@ impl<'a> Exec<'a> {
             let mut touched: Vec<usize> = inside.writes.iter().flat_map(|&n| self.pairs.of(n)).collect();
             touched.sort_unstable();
             touched.dedup();
-            let mut holding: Vec<(usize, Form)> =
+            let holding: Vec<(usize, Form)> =
                 touched.into_iter().filter_map(|i| self.form(i).map(|f| (i, f))).collect();
-            let before: Vec<_> = inside.writes.iter().map(|&n| self.value(n)).collect();
-            // Quiet sweeps drop the relations that the body breaks, until it breaks none.
+            let mut head =
+                LoopHead { op: op.id, writes: &inside.writes, known: Vec::with_capacity(inside.writes.len()), holding };
+            for &name in head.writes {
+                let v = self.value(name);
+                head.known.push(self.values.known(v));
+            }
+            // Quiet sweeps drop the relations and dtypes that the body does not keep, until it keeps all.
             let told = std::mem::replace(&mut self.loud, false);
             for last in [false, false, true] {
-                self.enter_loop(op, &inside.writes, &before, &holding);
+                self.enter_loop(&head);
                 self.block(sub, observer);
-                let kept: Vec<_> = holding.iter().copied().filter(|&(i, f)| self.form(i) == Some(f)).collect();
-                if kept.len() == holding.len() {
+                if !self.drop_broken(&mut head) {
                     break;
                 }
-                holding = if last { Vec::new() } else { kept };
+                if last {
+                    head.holding.clear();
+                    head.known.fill(Known::Unknown);
+                }
             }
             self.loud = told;
-            self.enter_loop(op, &inside.writes, &before, &holding);
+            self.enter_loop(&head);
             self.block(sub, observer);
             // After the loop the state is that at its head, for some number of iterations.
-            self.enter_loop(op, &inside.writes, &before, &holding);
+            self.enter_loop(&head);
         }
         for (i, name) in op.output_args().enumerate() {
             if !op.sub_blocks().any(|b| effects.block(b).writes.contains(&name)) && !self.cells.get(name).persistable {
-                self.set_opaque(op, name, i as u32, observer);
+                let known = self.declared(op, name);
+                self.set_opaque(op, name, i as u32, known, observer);
             }
         }
     }
 
-    fn enter_loop(&mut self, op: OpRef<'_>, writes: &[Name], before: &[ValueId], holding: &[(usize, Form)]) {
-        for (&name, &old) in writes.iter().zip(before) {
-            self.state[name.index()] = old;
+    /// The state at the head of a loop, in any iteration.
+    fn enter_loop(&mut self, head: &LoopHead<'_>) {
+        for (&name, &known) in head.writes.iter().zip(&head.known) {
+            self.state[name.index()] = self.values.fresh(Value::Head(head.op, name), known);
             self.unread[name.index()] = None;
         }
-        self.forget(writes, holding, Some(op.id));
+        self.relate(&head.holding);
     }
+
+    /// Drops what was assumed at the head and does not hold at the end of the body; whether anything was.
+    fn drop_broken(&mut self, head: &mut LoopHead<'_>) -> bool {
+        let pairs = head.holding.len();
+        head.holding.retain(|&(i, f)| self.form(i) == Some(f));
+        let mut dropped = head.holding.len() < pairs;
+        for (&name, known) in head.writes.iter().zip(&mut head.known) {
+            let v = self.value(name);
+            if *known != Known::Unknown && self.values.known(v) != *known {
+                (*known, dropped) = (Known::Unknown, true);
+            }
+        }
+        dropped
+    }
+}
+
+/// What is assumed at the head of a loop.
+struct LoopHead<'e> {
+    op: OpId,
+    writes: &'e [Name],
+    /// the dtype of each written cell
+    known: Vec<Known>,
+    holding: Vec<(usize, Form)>,
 }

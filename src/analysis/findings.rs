@@ -181,6 +181,7 @@ impl Tell<'_> {
             Obligation::StoredDtype(n) => {
                 format!("the dtype that the checkpoint holds for {} is not known", self.name(*n))
             }
+            Obligation::RunDtype(n) => format!("the dtype that {} has at run time is not known", self.name(*n)),
             Obligation::UnknownOp(_) => "an op of unknown kind may have written the cell".to_owned(),
             Obligation::NeverWritten(n) => format!("nothing in startup writes {}", self.name(*n)),
             Obligation::Branches => "the values come from branches that the proof does not relate".to_owned(),

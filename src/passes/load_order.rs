@@ -7,8 +7,9 @@
 //! pass exists to turn round (load after derivation, load before initialiser). *Cost*: one scan of
 //! startup, and the events of the loaded cells.
 //!
-//! A load is left where it is when it is `pinned`, in a sub-block, in main, or when an op between depends on it: a reader, an unknown op, a control op, a save of its file, another
-//! load of the same cell. The `resync` pass mends after those.
+//! A load is left where it is when it is `pinned`, in a sub-block, in main, or when an op between depends
+//! on it: a reader (of the loaded cell, or of one derived from it), an unknown op, a control op, a save of
+//! its file, another load of the same cell. The `resync` pass mends after those.
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
@@ -21,6 +22,7 @@ use crate::names::{Name, sym};
 use crate::ops::Effect;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// The pass; it has no options.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -84,8 +86,24 @@ impl Pass for LoadOrder {
             let mut target: Option<usize> = None;
             let mut late_init: Option<usize> = None;
             let mut after_barrier: Option<usize> = None;
-            for other in events.of(program, r, pos) {
-                let role = role(program, &effects, &cells, program.op(ops[other]), &set);
+            let mut todo: BTreeSet<usize> = events.of(program, r, pos);
+            // What the ops between derive from the loaded cells: it changes when the load goes before them.
+            let mut derived: FxHashSet<Name> = FxHashSet::default();
+            while let Some(other) = todo.pop_first() {
+                let op = program.op(ops[other]);
+                let touches = op.input_args().chain(op.output_args()).any(|n| set.contains(&n));
+                let role = match role(program, &effects, &cells, op, &set) {
+                    // Overwrites something derived, from nothing that is loaded or derived.
+                    Role::Initialiser | Role::Barrier if !touches && !reads(&effects, op, &derived, &set) => continue,
+                    role => role,
+                };
+                if role == Role::Target && other < pos {
+                    for n in derives(&effects, op, &set) {
+                        if !set.contains(&n) && derived.insert(n) {
+                            todo.extend(events.between(n, other, pos));
+                        }
+                    }
+                }
                 let key = moved.get(&ops[other]).copied().unwrap_or(at_op(other));
                 if other < pos {
                     match role {
@@ -149,6 +167,25 @@ fn role(program: &Program, effects: &Effects<'_>, cells: &Cells, op: OpRef<'_>, 
     }
 }
 
+/// The cells that a target writes from what is loaded (or derived from that).
+fn derives(effects: &Effects<'_>, op: OpRef<'_>, set: &FxHashSet<Name>) -> Vec<Name> {
+    match effects.effect(op) {
+        // Narrowed in place, each from itself; the masters from their parameters.
+        Effect::AmpInit => {
+            let masters = op.input(sym::MASTER_OF).iter().zip(op.output(sym::MASTER_PARAM_OUT));
+            masters.filter(|(p, _)| set.contains(p)).map(|(_, &m)| m).collect()
+        }
+        _ => op.output_args().collect(),
+    }
+}
+
+/// Whether an op touches a loaded cell or reads a derived one.
+fn reads(effects: &Effects<'_>, op: OpRef<'_>, derived: &FxHashSet<Name>, set: &FxHashSet<Name>) -> bool {
+    let mut any = false;
+    effects.each(op, |n, access| any |= set.contains(&n) || (access == Access::Read && derived.contains(&n)));
+    any
+}
+
 /// Which ops of startup's global block touch the cells, or the files, of its loads.
 struct Events<'p> {
     by_cell: FxHashMap<Name, Vec<u32>>,
@@ -163,6 +200,12 @@ impl<'p> Events<'p> {
         }
         let mut this = Events { by_cell: FxHashMap::default(), by_file: FxHashMap::default() };
         for (pos, op) in program.ops(global).enumerate() {
+            // What is derived from a loaded cell, and from that: a load that passes it changes it.
+            if matches!(effects.effect(op), Effect::Copy | Effect::Cast | Effect::Pure)
+                && op.input_args().any(|n| wanted[n.index()])
+            {
+                op.output_args().for_each(|n| wanted[n.index()] = true);
+            }
             effects.each(op, |name, _: Access| {
                 if wanted[name.index()] {
                     let list = this.by_cell.entry(name).or_default();
@@ -179,13 +222,17 @@ impl<'p> Events<'p> {
     }
 
     /// Positions of the ops that share a cell or a file with a load, ascending, itself left out.
-    fn of(&self, program: &Program, load: OpRef<'_>, pos: usize) -> Vec<usize> {
+    fn of(&self, program: &Program, load: OpRef<'_>, pos: usize) -> BTreeSet<usize> {
         debug_assert!(program.op_rows() > pos);
         let cells = load.output_args().filter_map(|n| self.by_cell.get(&n));
         let file = load.attr(sym::FILE_PATH).and_then(|v| v.as_str()).and_then(|p| self.by_file.get(p));
-        let mut out: Vec<usize> = cells.chain(file).flatten().map(|&p| p as usize).filter(|&p| p != pos).collect();
-        out.sort_unstable();
-        out.dedup();
-        out
+        cells.chain(file).flatten().map(|&p| p as usize).filter(|&p| p != pos).collect()
+    }
+
+    /// Positions of the ops after `from` and before `to` that touch a cell.
+    fn between(&self, name: Name, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
+        let list = self.by_cell.get(&name).map_or(&[][..], |l| l);
+        let start = list.partition_point(|&p| p as usize <= from);
+        list[start..].iter().map(|&p| p as usize).take_while(move |&p| p < to)
     }
 }

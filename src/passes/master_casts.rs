@@ -6,7 +6,7 @@
 //! casts is seeded from a narrowed value while the float32 value was at hand. *Preserves*: every other
 //! op and its order. *Cost*: one symbolic sweep of startup and one scan of main.
 //!
-//! A new cast says `in_dtype = f32`, which is true at its place (Paddle writes f16 there).
+//! A new or moved cast says `in_dtype = f32`, which is true at its place (Paddle writes f16 there).
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
@@ -14,7 +14,9 @@ use crate::analysis::effects::Effects;
 use crate::analysis::exec::{Exec, ExecOptions, Observer, Writer};
 use crate::analysis::pairs::{Pairs, split_master_name};
 use crate::analysis::values::{Known, Value, ValueId};
-use crate::ir::{At, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section, VarDef, VarFlag, VarId};
+use crate::ir::{
+    At, Attr, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section, VarDef, VarFlag, VarId,
+};
 use crate::names::{Name, sym};
 use crate::ops::{Effect, Wants};
 use rustc_hash::FxHashMap;
@@ -256,6 +258,11 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
         let Some(cast_op) = seed.cast.filter(|_| exec.values.known(v) == Known::Is(DType::F32)) else { continue };
         if program.op(cast_op).block() != global {
             continue;
+        }
+        if seed.narrowed_at.or(seed.wide_source.map(|w| w.1)).is_some()
+            && program.op(cast_op).attr(sym::IN_DTYPE).is_some_and(|v| v.as_int() != Some(DType::F32.code().into()))
+        {
+            edit.set_attr(cast_op, Attr::new(sym::IN_DTYPE, DType::F32), "the operand's dtype at its new place");
         }
         if let Some(narrowing) = seed.narrowed_at {
             edit.relocate(cast_op, At::Before(narrowing), "seeds the master before the parameter is narrowed");

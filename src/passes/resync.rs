@@ -20,7 +20,7 @@ use crate::analysis::order::positions;
 use crate::analysis::pairs::{Pair, PairSource, Pairs};
 use crate::diag::{Code, Diagnostic, Place};
 use crate::entity::EntityId;
-use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
+use crate::ir::{At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
 use crate::ops::{Effect, Wants};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -107,7 +107,6 @@ impl Pass for Resync {
             let pos = positions(program, Section::Startup);
             let anchors = plan.startup(&broken, &pos);
             plan.copies(&proof, &anchors, &pos);
-            plan.singles(&proof);
             plan.main(&broken);
         }
         Ok(edit.commit(program, self.name()))
@@ -125,7 +124,7 @@ fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
                     Finding::Stale { when: When::Entry, .. } | Finding::WrongType { .. } => entry = true,
                     Finding::Unproved { when: When::Entry, obligation } => {
                         entry |= matches!(obligation, Obligation::EntriesAgree { .. } | Obligation::Branches)
-                            || matches!((obligation, v.subject), (Obligation::StoredDtype(n), Subject::Pair(p)) if *n == p.param);
+                            || matches!((obligation, v.subject), (Obligation::StoredDtype(n) | Obligation::RunDtype(n), Subject::Pair(p)) if *n == p.param);
                     }
                     Finding::Stale { .. } => later = true,
                     Finding::Unproved { obligation, .. } => later |= !matches!(obligation, Obligation::UnknownOp(_)),
@@ -241,6 +240,16 @@ struct Touch {
     param: bool,
     master: bool,
 }
+
+/// Ops of startup's global block that write a cell.
+#[derive(Clone, Copy)]
+struct LastWriter {
+    last: OpId,
+    /// the last that is no `amp_init`
+    before_narrowing: OpId,
+}
+
+const DERIVED_AGAIN: &str = "its source is newer: derived again";
 
 struct Plan<'a> {
     pass: Resync,
@@ -389,41 +398,79 @@ impl Plan<'_> {
     }
 
     /// Derives stale copies again, sources first.
+    ///
+    /// A copy that main declares float32 holds more than a narrowed source has: it is derived from the
+    /// master, or, where the source has none, before the narrowing.
     fn copies(&mut self, proof: &Coherence, anchors: &FxHashMap<Name, OpId>, pos: &[u32]) {
         let derived = proof.verdicts.iter().filter_map(|v| match v.subject {
             Subject::Copy { cell, op, .. } => Some((v, cell, op)),
             _ => None,
         });
-        let last_writers = self.last_writers(derived.clone().flat_map(|(_, _, op)| self.program.op(op).input_args()));
+        let mut masters = FxHashMap::default();
+        for v in &proof.verdicts {
+            if let Subject::Pair(p) = v.subject
+                && (v.proved() || anchors.contains_key(&p.master))
+            {
+                masters.entry(p.param).or_insert(p.master);
+            }
+        }
+        let sources = derived.clone().flat_map(|(_, _, op)| self.program.op(op).input_args());
+        let last_writers = self.last_writers(sources.chain(masters.values().copied()));
         let top = self.top_level_ops();
-        let mut anchors = anchors.clone();
+        let (mut anchors, mut later) = (anchors.clone(), Vec::new());
         for (verdict, cell, op) in derived {
             let r = self.program.op(op);
             let mended = r.input_args().any(|n| anchors.contains_key(&n));
             if verdict.proved() && !mended {
                 continue;
             }
-            let sources = r.input_args().flat_map(|n| [anchors.get(&n), last_writers.get(&n)]).flatten();
-            let in_global = sources.filter_map(|o| top[self.program.op(*o).block().index()].or(Some(*o)));
+            let low = |n: Name| self.cells.dtype(self.program, n).is_some_and(DType::is_low);
+            let wide = !low(cell) && r.input_args().any(low);
+            let mut new = NewOp::copy_of(self.program, op);
+            if wide {
+                new.inputs.iter_mut().flat_map(|(_, args)| args).for_each(|n| *n = *masters.get(n).unwrap_or(n));
+                for attr in new.attrs.iter_mut().filter(|a| a.name == sym::IN_DTYPE) {
+                    *attr = Attr::new(sym::IN_DTYPE, DType::F32);
+                }
+            }
+            let sources: Vec<Name> = new.inputs.iter().flat_map(|(_, args)| args.iter().copied()).collect();
+            let writers = sources.iter().flat_map(|n| {
+                let last = last_writers.get(n).map(|w| if wide && low(*n) { w.before_narrowing } else { w.last });
+                [anchors.get(n).copied(), last]
+            });
+            let in_global = writers.flatten().map(|o| top[self.program.op(o).block().index()].unwrap_or(o));
             let Some(anchor) = in_global.max_by_key(|o| pos[o.index()]) else { continue };
             // A copy that stands after its source's mend is derived there already.
             if pos[anchor.index()] < pos[op.index()] {
                 continue;
             }
-            self.edit.insert(At::After(anchor), NewOp::copy_of(self.program, op), "its source is newer: derived again");
+            // What is still to be narrowed there is copied before, or after.
+            let before = wide && sources.iter().any(|&n| low(n));
+            match before {
+                true => self.edit.insert(At::After(anchor), new, DERIVED_AGAIN),
+                false => later.push((anchor, new)),
+            }
             anchors.insert(cell, anchor);
+        }
+        self.singles(proof);
+        for (anchor, new) in later {
+            self.edit.insert(At::After(anchor), new, DERIVED_AGAIN);
         }
     }
 
     /// The op of startup's global block that last writes each of these cells.
-    fn last_writers(&self, names: impl Iterator<Item = Name>) -> FxHashMap<Name, OpId> {
+    fn last_writers(&self, names: impl Iterator<Item = Name>) -> FxHashMap<Name, LastWriter> {
         let wanted: FxHashSet<Name> = names.collect();
-        let mut last = FxHashMap::default();
+        let mut last: FxHashMap<Name, LastWriter> = FxHashMap::default();
         if let Some(global) = self.program.global_block(Section::Startup).filter(|_| !wanted.is_empty()) {
             for op in self.program.ops(global) {
                 self.effects.each(op, |n, access| {
                     if access != Access::Read && wanted.contains(&n) {
-                        last.insert(n, op.id);
+                        let w = last.entry(n).or_insert(LastWriter { last: op.id, before_narrowing: op.id });
+                        w.last = op.id;
+                        if self.effects.effect(op) != Effect::AmpInit {
+                            w.before_narrowing = op.id;
+                        }
                     }
                 });
             }
@@ -460,8 +507,8 @@ impl Plan<'_> {
             .collect();
         let writers = self.last_writers(open.iter().copied());
         for name in open {
-            if let (Some(&op), Some(declared)) = (writers.get(&name), self.cells.dtype(self.program, name)) {
-                self.narrow(name, declared, op);
+            if let (Some(w), Some(declared)) = (writers.get(&name), self.cells.dtype(self.program, name)) {
+                self.narrow(name, declared, w.last);
             }
         }
     }
