@@ -390,10 +390,11 @@ impl<'a> Exec<'a> {
         if uses_master {
             for (i, (&p, &m)) in params.iter().zip(masters).enumerate() {
                 let low = self.cells.dtype(self.program, p).unwrap_or(DType::Other(-1));
-                // The parameter keeps its run-time dtype: one that is still float32 takes the master as it is.
+                // The parameter keeps its run-time dtype: one that is still as wide as its master takes it as it is.
                 let (old_p, old_m) = (self.value(p), self.value(m));
                 let mut new_m = self.values.fresh(Value::Opaque(op.id, i as u32), Known::Is(DType::F32));
                 let mut new_p = match self.values.known(old_p) {
+                    _ if old_p == old_m => new_m,
                     Known::Is(DType::F32) => new_m,
                     Known::Is(d) if d == low => self.values.cast(low, new_m),
                     known => self.values.fresh(Value::Opaque(op.id, i as u32), known),
