@@ -82,6 +82,8 @@ pub struct Exec<'a> {
     writers: Vec<Writer>,
     /// load that wrote a cell nobody has read since
     unread: Vec<Option<OpId>>,
+    /// whether a load has been met at all
+    any_load: bool,
     files: FxHashMap<&'a str, u32>,
     keys: FxHashMap<&'a str, u32>,
     versions: Vec<u32>,
@@ -122,6 +124,7 @@ impl<'a> Exec<'a> {
             state: vec![ValueId(UNSET); n],
             writers: vec![Writer::Nobody; n],
             unread: vec![None; n],
+            any_load: false,
             files: FxHashMap::default(),
             keys: FxHashMap::default(),
             versions: Vec::new(),
@@ -276,7 +279,8 @@ impl<'a> Exec<'a> {
     fn set(&mut self, op: OpRef<'_>, name: Name, value: ValueId, observer: &mut dyn Observer) {
         self.state[name.index()] = value;
         self.writers[name.index()] = Writer::Op(op.id);
-        if let Some(load) = self.unread[name.index()].take()
+        if self.any_load
+            && let Some(load) = self.unread[name.index()].take()
             && self.loud
         {
             observer.lost(self, name, load, op.id);
@@ -289,8 +293,10 @@ impl<'a> Exec<'a> {
     }
 
     fn step(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
-        for name in op.input_args().chain(op.attr_vars()) {
-            self.unread[name.index()] = None;
+        if self.any_load {
+            for name in op.input_args().chain(op.attr_vars()) {
+                self.unread[name.index()] = None;
+            }
         }
         let effect = self.effects.effect(op);
         match effect {
@@ -440,6 +446,7 @@ impl<'a> Exec<'a> {
     }
 
     fn load(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
+        self.any_load = true;
         let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("");
         let file = self.file(path);
         let version = self.versions[file as usize];

@@ -86,7 +86,7 @@ impl Pass for LoadOrder {
             let mut target: Option<usize> = None;
             let mut late_init: Option<usize> = None;
             let mut after_barrier: Option<usize> = None;
-            let mut todo: BTreeSet<usize> = events.of(program, r, pos);
+            let mut todo: BTreeSet<usize> = events.of(r, pos);
             // What the ops between derive from the loaded cells: it changes when the load goes before them.
             let mut derived: FxHashSet<Name> = FxHashSet::default();
             while let Some(other) = todo.pop_first() {
@@ -186,52 +186,75 @@ fn reads(effects: &Effects<'_>, op: OpRef<'_>, derived: &FxHashSet<Name>, set: &
     any
 }
 
-/// Which ops of startup's global block touch the cells, or the files, of its loads.
+/// Which ops of startup's global block touch the cells, or the files, of its loads. Rows by cell.
 struct Events<'p> {
-    by_cell: FxHashMap<Name, Vec<u32>>,
+    starts: Vec<u32>,
+    places: Vec<u32>,
     by_file: FxHashMap<&'p str, Vec<u32>>,
 }
 
 impl<'p> Events<'p> {
     fn new(program: &'p Program, effects: &Effects<'_>, global: crate::ir::BlockId, loads: &[(usize, OpId)]) -> Self {
-        let mut wanted = vec![false; program.names().len()];
+        let n = program.names().len();
+        let mut wanted = vec![false; n];
         for &(_, load) in loads {
             program.op(load).output_args().for_each(|n| wanted[n.index()] = true);
         }
-        let mut this = Events { by_cell: FxHashMap::default(), by_file: FxHashMap::default() };
+        let mut by_file: FxHashMap<&'p str, Vec<u32>> = FxHashMap::default();
+        let mut touches: Vec<(Name, u32)> = Vec::new();
+        let mut last = vec![u32::MAX; n];
         for (pos, op) in program.ops(global).enumerate() {
+            let effect = effects.effect(op);
             // What is derived from a loaded cell, and from that: a load that passes it changes it.
-            if matches!(effects.effect(op), Effect::Copy | Effect::Cast | Effect::Pure)
+            if matches!(effect, Effect::Copy | Effect::Cast | Effect::Pure)
                 && op.input_args().any(|n| wanted[n.index()])
             {
                 op.output_args().for_each(|n| wanted[n.index()] = true);
             }
             effects.each(op, |name, _: Access| {
-                if wanted[name.index()] {
-                    let list = this.by_cell.entry(name).or_default();
-                    if list.last() != Some(&(pos as u32)) {
-                        list.push(pos as u32);
-                    }
+                if wanted[name.index()] && last[name.index()] != pos as u32 {
+                    last[name.index()] = pos as u32;
+                    touches.push((name, pos as u32));
                 }
             });
-            if let Some((path, true)) = file_use(op, effects.effect(op)) {
-                this.by_file.entry(path).or_default().push(pos as u32);
+            if let Some((path, true)) = file_use(op, effect) {
+                by_file.entry(path).or_default().push(pos as u32);
             }
         }
-        this
+        // Counting sort by cell; places ascend within a row.
+        let mut starts = vec![0u32; n + 1];
+        touches.iter().for_each(|(name, _)| starts[name.index() + 1] += 1);
+        for i in 0..n {
+            starts[i + 1] += starts[i];
+        }
+        let mut next = starts.clone();
+        let mut places = vec![0u32; touches.len()];
+        for (name, pos) in touches {
+            places[next[name.index()] as usize] = pos;
+            next[name.index()] += 1;
+        }
+        Events { starts, places, by_file }
+    }
+
+    fn row(&self, name: Name) -> &[u32] {
+        &self.places[self.starts[name.index()] as usize..self.starts[name.index() + 1] as usize]
     }
 
     /// Positions of the ops that share a cell or a file with a load, ascending, itself left out.
-    fn of(&self, program: &Program, load: OpRef<'_>, pos: usize) -> BTreeSet<usize> {
-        debug_assert!(program.op_rows() > pos);
-        let cells = load.output_args().filter_map(|n| self.by_cell.get(&n));
+    fn of(&self, load: OpRef<'_>, pos: usize) -> BTreeSet<usize> {
         let file = load.attr(sym::FILE_PATH).and_then(|v| v.as_str()).and_then(|p| self.by_file.get(p));
-        cells.chain(file).flatten().map(|&p| p as usize).filter(|&p| p != pos).collect()
+        let cells = load.output_args().flat_map(|n| self.row(n));
+        let mut all: Vec<usize> =
+            cells.chain(file.into_iter().flatten()).map(|&p| p as usize).filter(|&p| p != pos).collect();
+        all.sort_unstable();
+        all.dedup();
+        // From a sorted list a tree is built in linear time.
+        all.into_iter().collect()
     }
 
     /// Positions of the ops after `from` and before `to` that touch a cell.
     fn between(&self, name: Name, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
-        let list = self.by_cell.get(&name).map_or(&[][..], |l| l);
+        let list = self.row(name);
         let start = list.partition_point(|&p| p as usize <= from);
         list[start..].iter().map(|&p| p as usize).take_while(move |&p| p < to)
     }
