@@ -1,6 +1,8 @@
 //! Does JSON hold everything a program holds, and is bad JSON refused with a reason?
 
 mod common;
+#[path = "common/snapshots.rs"]
+mod snapshots;
 
 use common::r#gen;
 use mastercast::ir::{DType, JSON_VERSION, JsonError, Program, ProgramBuilder, Section};
@@ -16,6 +18,7 @@ fn sample() -> Program {
 
 #[test]
 fn the_layout_is_stable() {
+    let _snapshots = snapshots::bind();
     insta::assert_snapshot!(serde_json::to_string_pretty(&sample()).unwrap());
 }
 
@@ -58,6 +61,7 @@ fn bad_values_are_refused() {
     let value = |v: &str| {
         refused(&format!(r#"{{"kind": "a", "inputs": [], "outputs": [], "attrs": [{{"name": "b", "value": {v}}}]}}"#))
     };
+    let _snapshots = snapshots::bind();
     insta::assert_snapshot!(
         [
             value(r#"{"float": 0.1}"#),

@@ -2,6 +2,9 @@
 //!
 //! The files and the scripts that made them: `tests/data/proto`, `tests/data/scripts`.
 
+#[path = "common/snapshots.rs"]
+mod snapshots;
+
 use mastercast::diag::{Severity, render_plain};
 use mastercast::ir::{Program, Section};
 use mastercast::paddle::proto::{export, import};
@@ -69,5 +72,6 @@ fn a_real_program_reads_well() {
     // Most declarations need no mark for what is absent.
     let marked = lines.iter().filter(|l| l.contains('?')).count();
     assert!(marked * 2 < lines.len(), "{marked} of {}", lines.len());
+    let _snapshots = snapshots::bind();
     insta::assert_snapshot!(lines.iter().take(12).map(|l| l.trim()).collect::<Vec<_>>().join("\n"));
 }

@@ -421,6 +421,15 @@ fn real_programs_and_checkpoints_of_paddle_go_through_every_order() {
 }
 
 #[test]
+fn a_combined_file_without_names_says_so() {
+    let unnamed = [entry("", DType::F32, &[2, 3]), entry("", DType::F32, &[3])];
+    let (p, a) = apply("startup, load(x.pdiparams)", &unnamed);
+    assert_eq!(ops(&p), INIT);
+    let d = a.diagnostics.iter().next().unwrap();
+    assert_eq!((d.code, d.message.as_str()), (Code::MissingKey, "x.pdiparams holds 2 tensors without names"));
+}
+
+#[test]
 fn real_checkpoints_that_are_partial_are_legal() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/orders");
     let startup = std::fs::read(data.join("startup.train.O2.fp16.sgd.pb")).unwrap();

@@ -1,6 +1,8 @@
 //! Does text hold everything a program holds, and does bad text give findings instead of panics?
 
 mod common;
+#[path = "common/snapshots.rs"]
+mod snapshots;
 
 use common::r#gen;
 use mastercast::diag::{Code, Place};
@@ -255,6 +257,7 @@ fn one_mistake_gives_one_finding() {
   }
 }
 "#;
+    let _snapshots = snapshots::bind();
     insta::assert_snapshot!(findings(text).join("\n"));
     let (p, _) = parse(text, "t");
     insta::assert_snapshot!(print(&p), @r#"

@@ -250,20 +250,21 @@ pub fn coherence_with(program: &Program, ops: &Ops, declared: &[(Name, Name)], o
         .filter(|&i| verdicts[i].findings.iter().all(|f| !matches!(f, Finding::Stale { .. } | Finding::Unset)))
         .filter_map(|i| exec.form(i).map(|f| (i, f)))
         .collect();
+    let masters: Vec<Known> = holding.iter().map(|&(i, _)| known_master(&mut exec, i)).collect();
     exec.enter_step(&holding);
     let mut watch = Watch { watched: vec![false; verdicts.len()], found: Vec::new(), unused: Vec::new() };
     holding.iter().for_each(|&(i, _)| watch.watched[i] = true);
     exec.run(Section::Main, &mut watch);
-    for &(i, form) in &holding {
+    for (&(i, form), known) in holding.iter().zip(masters) {
         if !watch.watched[i] {
             continue;
         }
         if !exec.in_step(i) {
             let finding = disagreement(&mut exec, i, When::StepEnd);
             watch.found.push((i, finding));
-        } else if form == Form::Narrow && exec.form(i) != Some(form) {
+        } else if exec.form(i) != Some(form) || (known != Known::Unknown && known_master(&mut exec, i) != known) {
             // Agrees, but as another dtype: what was assumed of the next step does not hold.
-            let obligation = Obligation::StoredDtype(pairs.rows()[i].param);
+            let obligation = Obligation::RunDtype(pairs.rows()[i].param);
             watch.found.push((i, Finding::Unproved { when: When::StepEnd, obligation }));
         }
     }
@@ -274,6 +275,11 @@ pub fn coherence_with(program: &Program, ops: &Ops, declared: &[(Name, Name)], o
     out.verdicts = verdicts;
     out.verdicts.extend(others);
     out
+}
+
+fn known_master(exec: &mut Exec<'_>, pair: usize) -> Known {
+    let m = exec.value(exec.pairs.rows()[pair].master);
+    exec.values.known(m)
 }
 
 /// Symbolic state at main's entry, for passes that need it.
@@ -407,7 +413,7 @@ fn disagreement(exec: &mut Exec<'_>, i: usize, when: When) -> Finding {
     // The newer cell is the one with a load that the other has not seen, else the one written last.
     let only_p = sp.loads.iter().any(|l| !sm.loads.contains(l));
     let only_m = sm.loads.iter().any(|l| !sp.loads.contains(l));
-    let later = |a: Writer, b: Writer| a.op().map(|op| order(exec, op)) >= b.op().map(|op| order(exec, op));
+    let later = |a: Writer, b: Writer| a.op().map(|op| exec.order(op)) >= b.op().map(|op| exec.order(op));
     let param_is_new = match (only_p, only_m) {
         (true, false) => true,
         (false, true) => false,
@@ -415,13 +421,6 @@ fn disagreement(exec: &mut Exec<'_>, i: usize, when: When) -> Finding {
     };
     let (old, new) = if param_is_new { (pair.master, pair.param) } else { (pair.param, pair.master) };
     Finding::Stale { when, old, new, old_writer: exec.writer(old), new_writer: exec.writer(new) }
-}
-
-/// A rough program order for ops: section, then position of the op in its block.
-fn order(exec: &Exec<'_>, op: OpId) -> (Section, usize) {
-    let r = exec.program.op(op);
-    let block = exec.program.block(r.block());
-    (block.section, block.ops.iter().position(|&o| o == op).unwrap_or(0))
 }
 
 /// A checkpoint entry under any number of casts.

@@ -7,6 +7,7 @@
 
 use crate::analysis::cells::Cells;
 use crate::analysis::effects::{Access, Effects};
+use crate::analysis::order::positions;
 use crate::analysis::pairs::Pairs;
 use crate::analysis::values::{Known, Value, ValueId, Values};
 use crate::entity::EntityId;
@@ -87,6 +88,8 @@ pub struct Exec<'a> {
     open: Vec<bool>,
     /// whether the observer is told: not in the first sweeps of a loop body
     loud: bool,
+    /// places of ops in program order, by section, computed when first asked for
+    order: [std::cell::OnceCell<Vec<u32>>; 2],
 }
 
 /// The floating dtypes that an op reads, as far as known.
@@ -124,6 +127,7 @@ impl<'a> Exec<'a> {
             versions: Vec::new(),
             open: vec![false; program.block_rows()],
             loud: true,
+            order: Default::default(),
         }
     }
 
@@ -142,6 +146,13 @@ impl<'a> Exec<'a> {
     /// Who wrote a cell last.
     pub fn writer(&self, name: Name) -> Writer {
         self.writers[name.index()]
+    }
+
+    /// The place of an op in the order in which the job runs.
+    pub fn order(&self, op: OpId) -> (Section, u32) {
+        let section = self.program.op(op).section();
+        let places = self.order[section as usize].get_or_init(|| positions(self.program, section));
+        (section, places[op.index()])
     }
 
     /// Whether a pair agrees: narrow(master) equals narrow(parameter).
@@ -185,9 +196,17 @@ impl<'a> Exec<'a> {
             });
         }
         written.retain(|&n| self.cells.get(n).persistable);
-        // Nothing is kept of a dtype: an earlier step may have written another.
+        // Nothing is kept of a dtype, except of the masters, which are float32 with the relation: an earlier
+        // step may have written another.
+        let mut known: FxHashMap<Name, Known> = FxHashMap::default();
+        for &(i, _) in holding {
+            let m = self.pairs.rows()[i].master;
+            let v = self.value(m);
+            known.insert(m, self.values.known(v));
+        }
         for &name in &written {
-            self.state[name.index()] = self.values.fresh(Value::Step(name), Known::Unknown);
+            let known = known.get(&name).copied().unwrap_or(Known::Unknown);
+            self.state[name.index()] = self.values.fresh(Value::Step(name), known);
         }
         self.relate(holding);
     }
@@ -376,32 +395,35 @@ impl<'a> Exec<'a> {
             && op.attr(sym::MULTI_PRECISION).and_then(AttrValue::as_bool) == Some(true);
         // A skipped update leaves both as they were: one decision for both cells.
         let skips = !op.input(sym::SKIP_UPDATE).is_empty();
-        let mut done = Vec::new();
         if uses_master {
             for (i, (&p, &m)) in params.iter().zip(masters).enumerate() {
                 let low = self.cells.dtype(self.program, p).unwrap_or(DType::Other(-1));
+                // The parameter keeps its run-time dtype: one that is still float32 takes the master as it is.
+                let (old_p, old_m) = (self.value(p), self.value(m));
                 let mut new_m = self.values.fresh(Value::Opaque(op.id, i as u32), Known::Is(DType::F32));
-                let mut new_p = self.values.cast(low, new_m);
+                let mut new_p = match self.values.known(old_p) {
+                    Known::Is(DType::F32) => new_m,
+                    Known::Is(d) if d == low => self.values.cast(low, new_m),
+                    known => self.values.fresh(Value::Opaque(op.id, i as u32), known),
+                };
                 if skips {
-                    let (old_p, old_m) = (self.value(p), self.value(m));
                     new_m = self.values.join(op.id, new_m, old_m);
                     new_p = self.values.join(op.id, new_p, old_p);
                 }
                 self.set(op, m, new_m, observer);
                 self.set(op, p, new_p, observer);
-                done.extend([p, m]);
             }
         }
-        for (i, name) in op.output_args().enumerate() {
-            if done.contains(&name) {
-                continue;
+        let done = |slot| uses_master && (slot == sym::PARAM_OUT || slot == sym::MASTER_PARAM_OUT);
+        for slot in op.outputs().filter(|s| !done(s.name)) {
+            for (i, &name) in slot.args.iter().enumerate() {
+                // Updated in place: each keeps its dtype.
+                let known = match self.state[name.index()] {
+                    ValueId(UNSET) => self.declared(op, name),
+                    old => self.values.known(old),
+                };
+                self.set_opaque(op, name, i as u32, known, observer);
             }
-            // Updated in place: each keeps its dtype.
-            let known = match self.state[name.index()] {
-                ValueId(UNSET) => self.declared(op, name),
-                old => self.values.known(old),
-            };
-            self.set_opaque(op, name, i as u32, known, observer);
         }
     }
 
@@ -479,9 +501,10 @@ impl<'a> Exec<'a> {
             Some("master") => mv,
             Some("both") if takes_param && !agree => self.values.join(op.id, wide, mv),
             Some("both") => mv,
-            Some("auto") if agree => mv,
-            // Decided by what was loaded last; if neither was, the op does nothing.
+            // Decided by what was loaded last; when neither was, the op does nothing. A narrow parameter
+            // that agrees with its master stays as it is either way.
             Some("auto") if self.loaded(p) || self.loaded(m) => self.values.join(op.id, wide, mv),
+            Some("auto") if agree && self.values.known(pv) == Known::Is(low) => self.values.join(op.id, wide, mv),
             _ => return self.unknown(op, observer),
         };
         let new_p = self.values.cast(low, new_m);
@@ -533,12 +556,8 @@ impl<'a> Exec<'a> {
             touched.dedup();
             let holding: Vec<(usize, Form)> =
                 touched.into_iter().filter_map(|i| self.form(i).map(|f| (i, f))).collect();
-            let mut head = LoopHead {
-                op: op.id,
-                writes: &inside.writes,
-                known: Vec::with_capacity(inside.writes.len()),
-                holding,
-            };
+            let mut head =
+                LoopHead { op: op.id, writes: &inside.writes, known: Vec::with_capacity(inside.writes.len()), holding };
             for &name in head.writes {
                 let v = self.value(name);
                 head.known.push(self.values.known(v));

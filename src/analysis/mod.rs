@@ -4,7 +4,7 @@
 //! linear in its size, and is invalid after any edit.
 //!
 //! Reading order: [`effects`], [`defuse`], [`depgraph`], [`cells`], [`pairs`], [`values`], [`exec`],
-//! [`coherence`].
+//! [`coherence`](mod@coherence).
 
 pub mod cells;
 pub mod coherence;
@@ -13,6 +13,7 @@ pub mod depgraph;
 pub mod effects;
 pub mod exec;
 pub mod findings;
+pub mod order;
 pub mod pairs;
 pub mod values;
 

@@ -63,7 +63,7 @@ impl<'r> OpCx<'_, 'r> {
         self.op.outputs().find(|s| p.sym(s.name) == slot).map_or(&[], |s| s.args)
     }
 
-    fn present(&self, name: Name) -> bool {
+    pub(super) fn present(&self, name: Name) -> bool {
         self.text(name) != EMPTY
     }
 
@@ -75,7 +75,7 @@ impl<'r> OpCx<'_, 'r> {
         }
     }
 
-    fn read(&self, slot: &str, name: Name) -> Result<Tensor> {
+    pub(super) fn read(&self, slot: &str, name: Name) -> Result<Tensor> {
         self.value(name)
             .ok_or_else(|| Fault::MissingValue { slot: slot.to_owned(), name: self.text(name).to_owned() }.into())
     }
@@ -253,14 +253,30 @@ impl<'r> OpCx<'_, 'r> {
         self.machine.run_frame(block, Locals::default())
     }
 
-    /// Runs a gradient block over the local variables that its forward block left behind, and gives
-    /// the locals of both back: forward, gradient.
-    pub fn run_block_over(&mut self, block: BlockId, forward: BlockId, left: Locals) -> Result<(Locals, Locals)> {
-        self.machine.adopt(&left);
+    /// Runs a gradient block over the local variables that its forward block left behind (which are let
+    /// go), with some of its own given values, and gives its locals back as [`Self::run_block`] does.
+    pub fn run_block_over(&mut self, block: BlockId, left: Locals, given: Vec<(Name, Tensor)>) -> Result<Locals> {
+        let mut own = Locals::default();
+        for (name, value) in given {
+            self.machine.give(&mut own, name, value)?;
+        }
+        let p = self.machine.program;
+        let forward = p.block(block).forward.and_then(|i| p.block_at(self.op.section(), i)).unwrap_or(block);
         self.machine.push_frame(forward, left)?;
-        let ran = self.machine.run_frame(block, Locals::default());
+        let ran = self.machine.run_frame(block, own);
         let left = self.machine.pop_frame();
-        ran.map(|locals| (left, locals))
+        self.machine.release(&left);
+        ran
+    }
+
+    /// Gives local variables that are not running one more, which hides a variable of the parents.
+    pub fn give(&mut self, locals: &mut Locals, name: Name, value: Tensor) -> Result<()> {
+        self.machine.give(locals, name, value)
+    }
+
+    /// Takes what [`Self::store_scopes`] left in an input slot's variable; empty when nothing was.
+    pub fn take_scopes(&mut self, slot: &str) -> Vec<Locals> {
+        self.input_names(slot).first().map(|&name| self.machine.take_scopes(name)).unwrap_or_default()
     }
 
     /// Counts one unit of work, as executing an op does: for kernels that repeat something.

@@ -344,18 +344,44 @@ impl<'r> Machine<'r> {
         self.frame_bytes -= locals.bytes();
     }
 
-    /// Starts counting a frame that came out of a cell.
-    pub fn adopt(&mut self, locals: &Locals) {
-        self.frame_bytes += locals.bytes();
+    /// Gives a frame that is not entered a variable of its own.
+    pub fn give(&mut self, locals: &mut Locals, name: Name, value: Tensor) -> Result<(), InterpError> {
+        self.room(value.bytes())?;
+        self.frame_bytes += value.bytes();
+        let old = locals.cells.insert(name, Cell::new(Value::Tensor(value)));
+        self.frame_bytes -= old.map_or(0, |c| c.value.bytes());
+        Ok(())
     }
 
-    /// The frame that declares a name; `None` for a global one.
+    /// Takes step scopes out of their cell; their bytes stay counted until each is released.
+    pub fn take_scopes(&mut self, name: Name) -> Vec<Locals> {
+        if !matches!(self.cell(name), Some(Cell { value: Value::Scopes(_), .. })) {
+            return Vec::new();
+        }
+        let taken = match self.frame_of(name) {
+            Some(i) => self.frames[i].1.cells.remove(&name).map(|c| c.value),
+            None => {
+                let value = self.scope.take(self.slots[name.index()]);
+                self.frame_bytes += value.as_ref().map_or(0, Value::bytes);
+                value
+            }
+        };
+        match taken {
+            Some(Value::Scopes(frames)) => frames,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The frame that declares a name, or was given a value for it; `None` for a global one.
     fn frame_of(&self, name: Name) -> Option<usize> {
         // The global level is by far the most common.
         if self.frames.is_empty() {
             return None;
         }
-        self.frames.iter().rposition(|(block, _)| self.plan.locals[block.index()].contains(&name))
+        let has = |(block, locals): &(BlockId, Locals)| {
+            self.plan.locals[block.index()].contains(&name) || locals.cells.contains_key(&name)
+        };
+        self.frames.iter().rposition(has)
     }
 
     pub fn cell(&self, name: Name) -> Option<&Cell> {

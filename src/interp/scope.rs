@@ -61,6 +61,14 @@ pub struct Locals {
 }
 
 impl Locals {
+    /// The tensor of a local variable.
+    pub fn get(&self, name: Name) -> Option<&Tensor> {
+        match &self.cells.get(&name)?.value {
+            Value::Tensor(t) => Some(t),
+            _ => None,
+        }
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.cells.values().map(|c| c.value.bytes()).sum()
     }

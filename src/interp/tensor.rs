@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The elements of a tensor.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub enum Data {
     Bool(Vec<bool>),
@@ -339,6 +339,16 @@ pub(super) fn narrow_into(v: &[f32], to: &mut Data, how: Narrowing) -> Result<()
         Data::F16(to) => convert::narrow(dtype, v, to.reinterpret_cast_mut(), how),
         Data::BF16(to) => convert::narrow(dtype, v, to.reinterpret_cast_mut(), how),
         _ => return Err(TensorError::DType { dtype }),
+    }
+    Ok(())
+}
+
+/// 16-bit elements into the memory of a float32 vector of the same length.
+pub(super) fn widen_into(from: &Data, to: &mut Data) -> Result<(), TensorError> {
+    match (from, to) {
+        (Data::F16(from), Data::F32(to)) => convert::f16_to_f32(from, to),
+        (Data::BF16(from), Data::F32(to)) => convert::bf16_to_f32(from, to),
+        (from, _) => return Err(TensorError::DType { dtype: from.dtype() }),
     }
     Ok(())
 }

@@ -87,20 +87,16 @@ impl Pass for LoadOrder {
             let mut late_init: Option<usize> = None;
             let mut after_barrier: Option<usize> = None;
             let mut todo: BTreeSet<usize> = events.of(program, r, pos);
-            // What the ops between derive from the loaded cells: it changes when the load goes before them.
+            // What the ops between derive from the loaded cells: it changes when the load goes before them,
+            // so an op that reads it holds the load back like one that reads the cells themselves.
             let mut derived: FxHashSet<Name> = FxHashSet::default();
             while let Some(other) = todo.pop_first() {
                 let op = program.op(ops[other]);
-                let touches = op.input_args().chain(op.output_args()).any(|n| set.contains(&n));
-                let role = match role(program, &effects, &cells, op, &set) {
-                    // Overwrites something derived, from nothing that is loaded or derived.
-                    Role::Initialiser | Role::Barrier if !touches && !reads(&effects, op, &derived, &set) => continue,
-                    role => role,
-                };
+                let role = role(program, &effects, &cells, op, &set);
                 if role == Role::Target && other < pos {
-                    for n in derives(&effects, op, &set) {
+                    for n in events.derives(effects.effect(op), op, other, &set) {
                         if !set.contains(&n) && derived.insert(n) {
-                            todo.extend(events.between(n, other, pos));
+                            todo.extend(events.readers(n, other, pos));
                         }
                     }
                 }
@@ -167,28 +163,12 @@ fn role(program: &Program, effects: &Effects<'_>, cells: &Cells, op: OpRef<'_>, 
     }
 }
 
-/// The cells that a target writes from what is loaded (or derived from that).
-fn derives(effects: &Effects<'_>, op: OpRef<'_>, set: &FxHashSet<Name>) -> Vec<Name> {
-    match effects.effect(op) {
-        // Narrowed in place, each from itself; the masters from their parameters.
-        Effect::AmpInit => {
-            let masters = op.input(sym::MASTER_OF).iter().zip(op.output(sym::MASTER_PARAM_OUT));
-            masters.filter(|(p, _)| set.contains(p)).map(|(_, &m)| m).collect()
-        }
-        _ => op.output_args().collect(),
-    }
-}
-
-/// Whether an op touches a loaded cell or reads a derived one.
-fn reads(effects: &Effects<'_>, op: OpRef<'_>, derived: &FxHashSet<Name>, set: &FxHashSet<Name>) -> bool {
-    let mut any = false;
-    effects.each(op, |n, access| any |= set.contains(&n) || (access == Access::Read && derived.contains(&n)));
-    any
-}
-
 /// Which ops of startup's global block touch the cells, or the files, of its loads.
 struct Events<'p> {
-    by_cell: FxHashMap<Name, Vec<u32>>,
+    /// position, and whether the op reads the cell
+    by_cell: FxHashMap<Name, Vec<(u32, bool)>>,
+    /// by parameter: where an `amp_init` rewrites its master
+    rewrites: FxHashMap<Name, Vec<(u32, Name)>>,
     by_file: FxHashMap<&'p str, Vec<u32>>,
 }
 
@@ -198,7 +178,8 @@ impl<'p> Events<'p> {
         for &(_, load) in loads {
             program.op(load).output_args().for_each(|n| wanted[n.index()] = true);
         }
-        let mut this = Events { by_cell: FxHashMap::default(), by_file: FxHashMap::default() };
+        let mut this =
+            Events { by_cell: FxHashMap::default(), rewrites: FxHashMap::default(), by_file: FxHashMap::default() };
         for (pos, op) in program.ops(global).enumerate() {
             // What is derived from a loaded cell, and from that: a load that passes it changes it.
             if matches!(effects.effect(op), Effect::Copy | Effect::Cast | Effect::Pure)
@@ -206,11 +187,20 @@ impl<'p> Events<'p> {
             {
                 op.output_args().for_each(|n| wanted[n.index()] = true);
             }
-            effects.each(op, |name, _: Access| {
+            if effects.effect(op) == Effect::AmpInit {
+                for (&p, &m) in op.input(sym::MASTER_OF).iter().zip(op.output(sym::MASTER_PARAM_OUT)) {
+                    if wanted[p.index()] {
+                        wanted[m.index()] = true;
+                        this.rewrites.entry(p).or_default().push((pos as u32, m));
+                    }
+                }
+            }
+            effects.each(op, |name, access| {
                 if wanted[name.index()] {
-                    let list = this.by_cell.entry(name).or_default();
-                    if list.last() != Some(&(pos as u32)) {
-                        list.push(pos as u32);
+                    let (list, reads) = (this.by_cell.entry(name).or_default(), access == Access::Read);
+                    match list.last_mut() {
+                        Some(last) if last.0 == pos as u32 => last.1 |= reads,
+                        _ => list.push((pos as u32, reads)),
                     }
                 }
             });
@@ -224,15 +214,27 @@ impl<'p> Events<'p> {
     /// Positions of the ops that share a cell or a file with a load, ascending, itself left out.
     fn of(&self, program: &Program, load: OpRef<'_>, pos: usize) -> BTreeSet<usize> {
         debug_assert!(program.op_rows() > pos);
-        let cells = load.output_args().filter_map(|n| self.by_cell.get(&n));
+        let cells = load.output_args().filter_map(|n| self.by_cell.get(&n)).flatten().map(|&(p, _)| p as usize);
         let file = load.attr(sym::FILE_PATH).and_then(|v| v.as_str()).and_then(|p| self.by_file.get(p));
-        cells.chain(file).flatten().map(|&p| p as usize).filter(|&p| p != pos).collect()
+        cells.chain(file.into_iter().flatten().map(|&p| p as usize)).filter(|&p| p != pos).collect()
     }
 
-    /// Positions of the ops after `from` and before `to` that touch a cell.
-    fn between(&self, name: Name, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
+    /// The cells that a target, at `pos`, makes from what is loaded.
+    fn derives(&self, effect: Effect, op: OpRef<'_>, pos: usize, set: &FxHashSet<Name>) -> Vec<Name> {
+        match effect {
+            // It narrows each cell from itself, and makes masters from their parameters.
+            Effect::AmpInit => {
+                let rewrites = set.iter().filter_map(|n| self.rewrites.get(n)).flatten();
+                rewrites.filter(|r| r.0 as usize == pos).map(|r| r.1).collect()
+            }
+            _ => op.output_args().collect(),
+        }
+    }
+
+    /// Positions of the ops after `from` and before `to` that read a cell.
+    fn readers(&self, name: Name, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
         let list = self.by_cell.get(&name).map_or(&[][..], |l| l);
-        let start = list.partition_point(|&p| p as usize <= from);
-        list[start..].iter().map(|&p| p as usize).take_while(move |&p| p < to)
+        let start = list.partition_point(|e| e.0 as usize <= from);
+        list[start..].iter().filter(|e| e.1).map(|e| e.0 as usize).take_while(move |&p| p < to)
     }
 }

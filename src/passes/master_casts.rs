@@ -13,9 +13,10 @@ use crate::analysis::cells::Cells;
 use crate::analysis::effects::Effects;
 use crate::analysis::exec::{Exec, ExecOptions, Observer, Writer};
 use crate::analysis::pairs::{Pairs, split_master_name};
-use crate::analysis::values::{Known, Value};
-use crate::entity::EntityId;
-use crate::ir::{At, Attr, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section, VarDef, VarFlag, VarId};
+use crate::analysis::values::{Known, Value, ValueId};
+use crate::ir::{
+    At, Attr, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section, VarDef, VarFlag, VarId,
+};
 use crate::names::{Name, sym};
 use crate::ops::{Effect, Wants};
 use rustc_hash::FxHashMap;
@@ -147,19 +148,25 @@ struct Seed {
 struct Watch {
     global: BlockId,
     seeds: Vec<Seed>,
-    wide_before: Vec<(usize, crate::analysis::values::ValueId)>,
+    /// by pair: the float32 value of the parameter before the op at hand
+    wide_before: Vec<Option<ValueId>>,
+    /// pairs that have one
+    touched: Vec<usize>,
 }
 
 impl Observer for Watch {
     fn before(&mut self, exec: &mut Exec<'_>, op: OpRef<'_>) {
-        self.wide_before.clear();
+        for i in self.touched.drain(..) {
+            self.wide_before[i] = None;
+        }
         for name in op.output_args() {
             for i in exec.pairs.of(name) {
                 let pair = exec.pairs.rows()[i];
                 if name == pair.param {
                     let v = exec.value(name);
                     if exec.values.known(v) == Known::Is(DType::F32) {
-                        self.wide_before.push((i, v));
+                        self.wide_before[i] = Some(v);
+                        self.touched.push(i);
                     }
                 } else if op.kind() == sym::CAST && op.input(sym::X) == [pair.param] {
                     let source = self.seeds[i].wide_source;
@@ -191,7 +198,7 @@ impl Observer for Watch {
                     Value::Cast(d, from) if d.is_low() => Some(from),
                     _ => None,
                 };
-                let in_place = self.wide_before.iter().any(|&(k, old)| k == i && from == Some(old));
+                let in_place = from.is_some() && self.wide_before[i] == from;
                 if in_place {
                     seed.narrowed_at = Some(op.id);
                 } else if exec.values.known(v) == Known::Is(DType::F32) {
@@ -217,7 +224,8 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
     let cells = Cells::new(program);
     let pairs = Pairs::new(program, &kinds, &cells, &cx.declared);
     let mut exec = Exec::new(program, &effects, &cells, &pairs, ExecOptions { ignore_rewrite: true });
-    let mut watch = Watch { global, seeds: vec![Seed::default(); pairs.rows().len()], wide_before: Vec::new() };
+    let n = pairs.rows().len();
+    let mut watch = Watch { global, seeds: vec![Seed::default(); n], wide_before: vec![None; n], touched: Vec::new() };
     exec.run(Section::Startup, &mut watch);
 
     let mut edit = Edit::new();
@@ -281,30 +289,4 @@ pub(super) fn cast(from: Name, to: Name, in_dtype: DType, out_dtype: DType) -> N
         .attr(sym::IN_DTYPE, in_dtype)
         .attr(sym::OUT_DTYPE, out_dtype)
         .attr(sym::OP_ROLE, 0)
-}
-
-/// An index by op row, for positions in program order (sub-blocks inside their op).
-pub(super) fn positions(program: &Program, section: Section) -> Vec<u32> {
-    let mut out = vec![u32::MAX; program.op_rows()];
-    let Some(global) = program.global_block(section) else { return out };
-    let mut next = 0u32;
-    let mut entered = vec![false; program.block_rows()];
-    let mut stack = vec![(global, 0usize)];
-    entered[global.index()] = true;
-    while let Some((block, at)) = stack.pop() {
-        let ops = &program.block(block).ops;
-        let Some(&op) = ops.get(at) else { continue };
-        stack.push((block, at + 1));
-        out[op.index()] = next;
-        next += 1;
-        let r = program.op(op);
-        if r.has_sub_blocks() {
-            let subs: Vec<_> = r.sub_blocks().filter(|b| !entered[b.index()]).collect();
-            for b in subs.into_iter().rev() {
-                entered[b.index()] = true;
-                stack.push((b, 0));
-            }
-        }
-    }
-    out
 }

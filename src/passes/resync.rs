@@ -16,13 +16,13 @@ use crate::analysis::cells::Cells;
 use crate::analysis::coherence::{Coherence, Finding, Obligation, Subject, When, coherence_with};
 use crate::analysis::effects::{Access, Effects};
 use crate::analysis::exec::ExecOptions;
+use crate::analysis::order::positions;
 use crate::analysis::pairs::{Pair, PairSource, Pairs};
 use crate::diag::{Code, Diagnostic, Place};
 use crate::entity::EntityId;
 use crate::ir::{At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
 use crate::ops::{Effect, Wants};
-use crate::passes::master_casts::positions;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
@@ -94,14 +94,13 @@ impl Pass for Resync {
     }
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
-        let with_rewrite = coherence_with(program, cx.ops, &cx.declared, ExecOptions::default());
         let proof = coherence_with(program, cx.ops, &cx.declared, ExecOptions { ignore_rewrite: true });
         let kinds = cx.ops.resolve(program);
         let effects = Effects::new(program, &kinds);
         let cells = Cells::new(program);
         let pairs = Pairs::new(program, &kinds, &cells, &cx.declared);
         let mut edit = Edit::new();
-        clear_rewrites(program, cx, &effects, &pairs, &with_rewrite, &mut edit);
+        clear_rewrites(program, cx, &effects, &pairs, &mut edit);
         let broken = broken_pairs(&proof);
         let mut plan = Plan { pass: *self, program, effects: &effects, pairs: &pairs, cells: &cells, edit: &mut edit };
         if proof.verdicts.iter().any(|v| !v.proved()) {
@@ -139,14 +138,9 @@ fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
 }
 
 /// Takes the pairs out of every `MasterOf`.
-fn clear_rewrites(
-    program: &Program,
-    cx: &mut PassCx<'_>,
-    effects: &Effects<'_>,
-    pairs: &Pairs,
-    with_rewrite: &Coherence,
-    edit: &mut Edit,
-) {
+fn clear_rewrites(program: &Program, cx: &mut PassCx<'_>, effects: &Effects<'_>, pairs: &Pairs, edit: &mut Edit) {
+    // Masters that a rewrite would round, by the op; only computed when there is a rewrite.
+    let mut lossy: Option<FxHashMap<OpId, Vec<Pair>>> = None;
     for section in Section::ALL {
         for block in program.section_blocks(section) {
             for op in program.ops(block) {
@@ -160,26 +154,20 @@ fn clear_rewrites(
                 if kept.len() == params.len() {
                     continue;
                 }
-                for verdict in &with_rewrite.verdicts {
-                    let Subject::Pair(pair) = verdict.subject else { continue };
-                    let lossy = verdict
-                        .findings
-                        .iter()
-                        .any(|f| matches!(f, Finding::Lossy { writer } if writer.op() == Some(op.id)));
-                    if lossy {
-                        cx.diagnostics.push(
-                            Diagnostic::new(
-                                Code::LossyMaster,
-                                format!(
-                                    "`amp_init` would round master `{}` through {}; its rewrite was cleared",
-                                    program.name(pair.master),
-                                    pair.low
-                                ),
-                                Place::op(program, op.id),
-                            )
-                            .note("mended by `resync`"),
-                        );
-                    }
+                let lossy = lossy.get_or_insert_with(|| lossy_writers(program, cx));
+                for pair in lossy.get(&op.id).into_iter().flatten() {
+                    cx.diagnostics.push(
+                        Diagnostic::new(
+                            Code::LossyMaster,
+                            format!(
+                                "`amp_init` would round master `{}` through {}; its rewrite was cleared",
+                                program.name(pair.master),
+                                pair.low
+                            ),
+                            Place::op(program, op.id),
+                        )
+                        .note("mended by `resync`"),
+                    );
                 }
                 let with = |slots: Vec<(crate::names::Symbol, Vec<Name>)>, slot, list: Vec<Name>| -> Vec<_> {
                     slots
@@ -200,6 +188,23 @@ fn clear_rewrites(
             }
         }
     }
+}
+
+/// The pairs whose master is rounded at main's entry, by the op that wrote it.
+fn lossy_writers(program: &Program, cx: &PassCx<'_>) -> FxHashMap<OpId, Vec<Pair>> {
+    let proof = coherence_with(program, cx.ops, &cx.declared, ExecOptions::default());
+    let mut out: FxHashMap<OpId, Vec<Pair>> = FxHashMap::default();
+    for verdict in &proof.verdicts {
+        let Subject::Pair(pair) = verdict.subject else { continue };
+        for finding in &verdict.findings {
+            if let Finding::Lossy { writer } = finding
+                && let Some(op) = writer.op()
+            {
+                out.entry(op).or_default().push(pair);
+            }
+        }
+    }
+    out
 }
 
 fn slots<'p>(slots: impl Iterator<Item = crate::ir::Slot<'p>>) -> Vec<(crate::names::Symbol, Vec<Name>)> {
@@ -238,6 +243,14 @@ struct LastWriter {
 
 const DERIVED_AGAIN: &str = "its source is newer: derived again";
 
+/// A pair that an op touches, and which of its cells it writes.
+#[derive(Clone, Copy, Debug)]
+struct Touch {
+    pair: usize,
+    param: bool,
+    master: bool,
+}
+
 struct Plan<'a> {
     pass: Resync,
     program: &'a Program,
@@ -248,23 +261,36 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
+    /// The pairs among `wanted` that an op touches, and which of their cells it writes. One look at
+    /// each argument: a load or an `amp_init` may name every parameter of the program.
+    fn touched(&self, op: OpRef<'_>, wanted: impl Fn(usize) -> bool) -> Vec<Touch> {
+        let mut out: Vec<Touch> = Vec::new();
+        self.effects.each(op, |name, access| {
+            let writes = access != Access::Read;
+            for pair in self.pairs.of(name).filter(|&i| wanted(i)) {
+                let row = &self.pairs.rows()[pair];
+                out.push(Touch { pair, param: writes && name == row.param, master: writes && name == row.master });
+            }
+        });
+        out.sort_by_key(|t| t.pair);
+        out.dedup_by(|later, first| {
+            let same = later.pair == first.pair;
+            if same {
+                first.param |= later.param;
+                first.master |= later.master;
+            }
+            same
+        });
+        out
+    }
+
     /// What an op does to a pair, `None` when it does not write it.
-    fn event(&self, op: OpRef<'_>, pair: &Pair) -> Option<Event> {
+    fn event(&self, op: OpRef<'_>, touch: Touch) -> Option<Event> {
+        let Touch { pair, param, master } = touch;
+        let pair = &self.pairs.rows()[pair];
         let effect = self.effects.effect(op);
-        let (mut param, mut master) = (false, false);
-        match effect {
-            // Their sub-blocks are scanned on their own.
-            Effect::Cond | Effect::While => return None,
-            Effect::Unknown => self.effects.each(op, |n, access| {
-                param |= access != Access::Read && n == pair.param;
-                master |= access != Access::Read && n == pair.master;
-            }),
-            _ => op.output_args().for_each(|n| {
-                param |= n == pair.param;
-                master |= n == pair.master;
-            }),
-        }
-        if !param && !master {
+        // What sub-blocks write is seen when they are scanned on their own.
+        if (!param && !master) || matches!(effect, Effect::Cond | Effect::While) {
             return None;
         }
         let what = match effect {
@@ -313,16 +339,8 @@ impl Plan<'_> {
         blocks.sort_unstable();
         for block in blocks {
             for op in self.program.ops(block) {
-                let mut touched: Vec<usize> = Vec::new();
-                self.effects.each(op, |n, access| {
-                    if access != Access::Read {
-                        touched.extend(self.pairs.of(n).filter(|&i| broken[i].0));
-                    }
-                });
-                touched.sort_unstable();
-                touched.dedup();
-                for i in touched {
-                    events[i].extend(self.event(op, &self.pairs.rows()[i]));
+                for touch in self.touched(op, |i| broken[i].0) {
+                    events[touch.pair].extend(self.event(op, touch));
                 }
             }
         }
@@ -512,13 +530,9 @@ impl Plan<'_> {
             // What was written to each broken pair since it was last in step, and by which op.
             let mut pending: indexmap::IndexMap<usize, (bool, bool, OpId)> = indexmap::IndexMap::new();
             for op in self.program.ops(block) {
-                let mut touched: Vec<usize> = Vec::new();
-                self.effects.each(op, |n, _| touched.extend(self.pairs.of(n).filter(|&i| broken[i].1)));
-                touched.sort_unstable();
-                touched.dedup();
-                for i in touched {
-                    let pair = self.pairs.rows()[i];
-                    match self.event(op, &pair) {
+                for touch in self.touched(op, |i| broken[i].1) {
+                    let i = touch.pair;
+                    match self.event(op, touch) {
                         Some(Event { what: What::Load, param, master, op, .. }) => {
                             let p = pending.entry(i).or_insert((false, false, op));
                             *p = (p.0 | param, p.1 | master, op);

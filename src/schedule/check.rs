@@ -150,6 +150,13 @@ impl<'a> Matcher<'a> {
             Only::Params => "parameter",
             Only::Masters => "master",
         };
+        if !manifest.is_empty() && manifest.iter().all(|e| e.name.is_empty()) && manifest.len() > 1 {
+            let message = format!("{path} holds {} tensors without names", manifest.len());
+            let help = "a combined file (`save_combine`, `.pdiparams`) keeps no names: load a directory of one file a \
+                        variable, or safetensors";
+            self.found.push(Diagnostic::new(Code::MissingKey, message, Place::Nowhere).help(help));
+            return;
+        }
         let message = format!("none of {} in {path} is the name of a {kind} of the program", keys(manifest.len()));
         let mut d = Diagnostic::new(Code::MissingKey, message, Place::Nowhere);
         let known: Vec<&str> = manifest.iter().map(|e| key_of(path, manifest, e)).collect();

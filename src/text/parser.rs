@@ -7,7 +7,7 @@ use super::lexer::{Lexer, Tok, Token};
 use super::printer::{FLAG_WORDS, NO_DTYPE, kind_of_word, plain_lod};
 use crate::diag::{Code, Diagnostic, Diagnostics, Place};
 use crate::ir::{
-    Attr, BlockId, DType, Entity, Extra, OpId, Origin, OriginId, Program, Section, VarDef, VarFlag, VarFlags, VarKind,
+    Attr, BlockId, DType, Entity, Extra, Origin, OriginId, Program, Section, VarDef, VarFlag, VarFlags, VarKind,
 };
 use crate::names::{Name, Symbol};
 use std::sync::Arc;
@@ -48,11 +48,22 @@ pub fn parse(text: &str, file: &str) -> (Program, Diagnostics) {
 pub(super) struct Reported;
 pub(super) type Parsed<T> = Result<T, Reported>;
 
-/// Slots of one direction, kept between ops.
+/// Slots of one direction, each with the end of its arguments; the vectors are kept between ops.
 #[derive(Default)]
 struct Slots {
     names: Vec<(Symbol, usize)>,
     args: Vec<Name>,
+}
+
+impl Slots {
+    fn iter(&self) -> impl Iterator<Item = (Symbol, &[Name])> {
+        let mut from = 0;
+        self.names.iter().map(move |&(slot, to)| {
+            let args = &self.args[from..to];
+            from = to;
+            (slot, args)
+        })
+    }
 }
 
 /// What the statement at hand is in.
@@ -452,8 +463,12 @@ impl<'s> Parser<'s> {
         let attrs = self.program.intern_attrs(attrs);
         let id = self.program.push_op(block, kind, attrs, origin);
         self.program.set_is_target(id, target);
-        push_slots(&mut self.program, id, &self.inputs, Program::push_input);
-        push_slots(&mut self.program, id, &self.outputs, Program::push_output);
+        for (slot, args) in self.inputs.iter() {
+            self.program.push_input(id, slot, args.iter().copied());
+        }
+        for (slot, args) in self.outputs.iter() {
+            self.program.push_output(id, slot, args.iter().copied());
+        }
         self.program.set_extra(Entity::Op(id), extra);
         Ok(Line::Done)
     }
@@ -508,12 +523,4 @@ enum Line {
     Done,
     /// behind a `{`
     Open,
-}
-
-fn push_slots(program: &mut Program, op: OpId, slots: &Slots, push: fn(&mut Program, OpId, Symbol, Vec<Name>)) {
-    let mut from = 0;
-    for &(slot, to) in &slots.names {
-        push(program, op, slot, slots.args[from..to].to_vec());
-        from = to;
-    }
 }

@@ -6,7 +6,7 @@
 
 use super::super::context::{OpCx, dtype_fault, shape_fault};
 use super::super::error::{Fault, InterpError};
-use super::super::tensor::{Data, Tensor, narrow, narrow_into};
+use super::super::tensor::{Data, Tensor, narrow, narrow_into, widen_into};
 use super::Kernel;
 use crate::convert::Narrowing;
 use crate::ir::DType;
@@ -113,6 +113,12 @@ fn resync(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
     Ok(())
 }
 
+/// The memory of a cell that is rewritten in place, when it has the dtype wanted and the shape of `like`.
+fn reuse(cx: &mut OpCx<'_, '_>, cell: Name, out: Name, dtype: DType, like: &Tensor) -> Option<Tensor> {
+    let fits = cx.value(cell).is_some_and(|t| t.dtype() == dtype && t.shape() == like.shape());
+    if cell == out && fits { cx.machine.lend(cell) } else { None }
+}
+
 impl Pair {
     fn run(&self, cx: &mut OpCx<'_, '_>, mut direction: Direction) -> Result<(), InterpError> {
         if direction == Direction::Both {
@@ -122,8 +128,18 @@ impl Pair {
             Direction::Param => {
                 let param = cx.input("Param")?;
                 must_be_float("Param", &param)?;
-                let master = param.cast(DType::F32, self.how)?;
                 let low = param.cast(self.dtype, self.how)?;
+                let own = match param.dtype().is_low() {
+                    true => reuse(cx, self.master, self.master_out, DType::F32, &param),
+                    false => None,
+                };
+                let master = match own {
+                    Some(mut own) => {
+                        widen_into(param.data(), own.data_mut())?;
+                        own
+                    }
+                    None => param.cast(DType::F32, self.how)?,
+                };
                 cx.write(self.master_out, master)?;
                 drop(param);
                 cx.write(self.param_out, low)
@@ -142,11 +158,7 @@ impl Pair {
     /// narrow(master), in the parameter's own memory when that has the right size.
     fn narrowed(&self, cx: &mut OpCx<'_, '_>, master: &Tensor) -> Result<Tensor, InterpError> {
         let Data::F32(values) = master.data() else { return Err(dtype_fault("MasterParam", master, "")) };
-        let fits = |t: &Tensor| t.dtype() == self.dtype && t.shape() == master.shape();
-        let own = match self.param == self.param_out && cx.value(self.param).as_ref().is_some_and(fits) {
-            true => cx.machine.lend(self.param),
-            false => None,
-        };
+        let own = reuse(cx, self.param, self.param_out, self.dtype, master);
         match own {
             Some(mut own) => {
                 narrow_into(values, own.data_mut(), self.how)?;

@@ -5,7 +5,6 @@ use super::super::error::{Fault, InterpError};
 use super::super::tensor::{Tensor, each};
 use super::Kernel;
 use super::lanes::{Lanes, lanes};
-use crate::ir::DType;
 
 pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("assign", assign),
@@ -283,19 +282,20 @@ fn shape(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
     cx.set("Out", out)
 }
 
+/// The branch that a mask of one integer names.
+pub(super) fn branch(mask: &Tensor, branches: usize) -> Result<usize, InterpError> {
+    if mask.len() != 1 || mask.dtype().is_float() {
+        return Err(shape_fault("Mask", mask, "where one integer is needed"));
+    }
+    let pick = mask.to_i64_vec()[0];
+    let what = || format!("branch {pick} of {branches}");
+    usize::try_from(pick).ok().filter(|&i| i < branches).ok_or_else(|| Fault::Unsupported { what: what() }.into())
+}
+
 /// `select_input`: the branch that `Mask` names; the others need no value.
 fn select_input(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
-    let mask = cx.input("Mask")?;
-    let names = cx.input_names("X");
-    let pick = match mask.dtype() {
-        DType::Bool | DType::I32 | DType::I64 if mask.len() == 1 => mask.to_i64_vec()[0],
-        _ => return Err(shape_fault("Mask", &mask, "where one integer is needed")),
-    };
-    let Some(&name) = usize::try_from(pick).ok().and_then(|i| names.get(i)) else {
-        return Err(Fault::Unsupported { what: format!("select_input of branch {pick} of {}", names.len()) }.into());
-    };
-    let Some(out) = cx.value(name) else {
-        return Err(Fault::MissingValue { slot: "X".into(), name: cx.text(name).to_owned() }.into());
-    };
+    let (mask, names) = (cx.input("Mask")?, cx.input_names("X"));
+    let name = names[branch(&mask, names.len())?];
+    let out = cx.read("X", name)?;
     cx.set("Out", out)
 }

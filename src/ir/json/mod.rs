@@ -97,14 +97,14 @@ impl Program {
         if text.len() > MAX_JSON {
             return Err(JsonError::TooLarge(text.len()));
         }
-        // The head first: another version may have other fields.
-        let head: Head = serde_json::from_str(text)?;
-        if head.format != FORMAT {
-            return Err(JsonError::Format(head.format));
+        match serde_json::from_str::<Document>(text) {
+            Ok(document) => document.into_program(),
+            // Another version may have other fields: its head says more than the first odd field.
+            Err(error) => match serde_json::from_str::<Head>(text) {
+                Ok(head) if head.format != FORMAT => Err(JsonError::Format(head.format)),
+                Ok(head) if head.version != u64::from(JSON_VERSION) => Err(JsonError::Version(head.version)),
+                _ => Err(error.into()),
+            },
         }
-        if head.version != u64::from(JSON_VERSION) {
-            return Err(JsonError::Version(head.version));
-        }
-        serde_json::from_str::<Document>(text)?.into_program()
     }
 }
