@@ -250,20 +250,21 @@ pub fn coherence_with(program: &Program, ops: &Ops, declared: &[(Name, Name)], o
         .filter(|&i| verdicts[i].findings.iter().all(|f| !matches!(f, Finding::Stale { .. } | Finding::Unset)))
         .filter_map(|i| exec.form(i).map(|f| (i, f)))
         .collect();
+    let masters: Vec<Known> = holding.iter().map(|&(i, _)| known_master(&mut exec, i)).collect();
     exec.enter_step(&holding);
     let mut watch = Watch { watched: vec![false; verdicts.len()], found: Vec::new(), unused: Vec::new() };
     holding.iter().for_each(|&(i, _)| watch.watched[i] = true);
     exec.run(Section::Main, &mut watch);
-    for &(i, form) in &holding {
+    for (&(i, form), known) in holding.iter().zip(masters) {
         if !watch.watched[i] {
             continue;
         }
         if !exec.in_step(i) {
             let finding = disagreement(&mut exec, i, When::StepEnd);
             watch.found.push((i, finding));
-        } else if form == Form::Narrow && exec.form(i) != Some(form) {
+        } else if exec.form(i) != Some(form) || (known != Known::Unknown && known_master(&mut exec, i) != known) {
             // Agrees, but as another dtype: what was assumed of the next step does not hold.
-            let obligation = Obligation::StoredDtype(pairs.rows()[i].param);
+            let obligation = Obligation::RunDtype(pairs.rows()[i].param);
             watch.found.push((i, Finding::Unproved { when: When::StepEnd, obligation }));
         }
     }
@@ -274,6 +275,11 @@ pub fn coherence_with(program: &Program, ops: &Ops, declared: &[(Name, Name)], o
     out.verdicts = verdicts;
     out.verdicts.extend(others);
     out
+}
+
+fn known_master(exec: &mut Exec<'_>, pair: usize) -> Known {
+    let m = exec.value(exec.pairs.rows()[pair].master);
+    exec.values.known(m)
 }
 
 /// Symbolic state at main's entry, for passes that need it.

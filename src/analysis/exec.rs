@@ -199,9 +199,17 @@ impl<'a> Exec<'a> {
             });
         }
         written.retain(|&n| self.cells.get(n).persistable);
-        // Nothing is kept of a dtype: an earlier step may have written another.
+        // Nothing is kept of a dtype, except of the masters, which are float32 with the relation: an earlier
+        // step may have written another.
+        let mut known: FxHashMap<Name, Known> = FxHashMap::default();
+        for &(i, _) in holding {
+            let m = self.pairs.rows()[i].master;
+            let v = self.value(m);
+            known.insert(m, self.values.known(v));
+        }
         for &name in &written {
-            self.state[name.index()] = self.values.fresh(Value::Step(name), Known::Unknown);
+            let known = known.get(&name).copied().unwrap_or(Known::Unknown);
+            self.state[name.index()] = self.values.fresh(Value::Step(name), known);
         }
         self.relate(holding);
     }

@@ -87,20 +87,16 @@ impl Pass for LoadOrder {
             let mut late_init: Option<usize> = None;
             let mut after_barrier: Option<usize> = None;
             let mut todo: BTreeSet<usize> = events.of(r, pos);
-            // What the ops between derive from the loaded cells: it changes when the load goes before them.
+            // What the ops between derive from the loaded cells: it changes when the load goes before them,
+            // so an op that reads it holds the load back like one that reads the cells themselves.
             let mut derived: FxHashSet<Name> = FxHashSet::default();
             while let Some(other) = todo.pop_first() {
                 let op = program.op(ops[other]);
-                let touches = op.input_args().chain(op.output_args()).any(|n| set.contains(&n));
-                let role = match role(program, &effects, &cells, op, &set) {
-                    // Overwrites something derived, from nothing that is loaded or derived.
-                    Role::Initialiser | Role::Barrier if !touches && !reads(&effects, op, &derived, &set) => continue,
-                    role => role,
-                };
+                let role = role(program, &effects, &cells, op, &set);
                 if role == Role::Target && other < pos {
-                    for n in derives(&effects, op, &set) {
+                    for n in events.derives(effects.effect(op), op, other, &set) {
                         if !set.contains(&n) && derived.insert(n) {
-                            todo.extend(events.between(n, other, pos));
+                            todo.extend(events.readers(n, other, pos));
                         }
                     }
                 }
@@ -167,29 +163,13 @@ fn role(program: &Program, effects: &Effects<'_>, cells: &Cells, op: OpRef<'_>, 
     }
 }
 
-/// The cells that a target writes from what is loaded (or derived from that).
-fn derives(effects: &Effects<'_>, op: OpRef<'_>, set: &FxHashSet<Name>) -> Vec<Name> {
-    match effects.effect(op) {
-        // Narrowed in place, each from itself; the masters from their parameters.
-        Effect::AmpInit => {
-            let masters = op.input(sym::MASTER_OF).iter().zip(op.output(sym::MASTER_PARAM_OUT));
-            masters.filter(|(p, _)| set.contains(p)).map(|(_, &m)| m).collect()
-        }
-        _ => op.output_args().collect(),
-    }
-}
-
-/// Whether an op touches a loaded cell or reads a derived one.
-fn reads(effects: &Effects<'_>, op: OpRef<'_>, derived: &FxHashSet<Name>, set: &FxHashSet<Name>) -> bool {
-    let mut any = false;
-    effects.each(op, |n, access| any |= set.contains(&n) || (access == Access::Read && derived.contains(&n)));
-    any
-}
-
 /// Which ops of startup's global block touch the cells, or the files, of its loads. Rows by cell.
 struct Events<'p> {
     starts: Vec<u32>,
-    places: Vec<u32>,
+    /// position, and whether the op reads the cell; positions ascend within a row
+    touches: Vec<(u32, bool)>,
+    /// by parameter: where an `amp_init` rewrites its master
+    rewrites: FxHashMap<Name, Vec<(u32, Name)>>,
     by_file: FxHashMap<&'p str, Vec<u32>>,
 }
 
@@ -201,7 +181,9 @@ impl<'p> Events<'p> {
             program.op(load).output_args().for_each(|n| wanted[n.index()] = true);
         }
         let mut by_file: FxHashMap<&'p str, Vec<u32>> = FxHashMap::default();
-        let mut touches: Vec<(Name, u32)> = Vec::new();
+        let mut rewrites: FxHashMap<Name, Vec<(u32, Name)>> = FxHashMap::default();
+        // In program order: cell, position, whether it is read. The last row of a cell, for merging.
+        let mut rows: Vec<(Name, u32, bool)> = Vec::new();
         let mut last = vec![u32::MAX; n];
         for (pos, op) in program.ops(global).enumerate() {
             let effect = effects.effect(op);
@@ -211,51 +193,84 @@ impl<'p> Events<'p> {
             {
                 op.output_args().for_each(|n| wanted[n.index()] = true);
             }
-            effects.each(op, |name, _: Access| {
-                if wanted[name.index()] && last[name.index()] != pos as u32 {
-                    last[name.index()] = pos as u32;
-                    touches.push((name, pos as u32));
+            if effect == Effect::AmpInit {
+                for (&p, &m) in op.input(sym::MASTER_OF).iter().zip(op.output(sym::MASTER_PARAM_OUT)) {
+                    if wanted[p.index()] {
+                        wanted[m.index()] = true;
+                        rewrites.entry(p).or_default().push((pos as u32, m));
+                    }
+                }
+            }
+            effects.each(op, |name, access| {
+                if !wanted[name.index()] {
+                    return;
+                }
+                let reads = access == Access::Read;
+                let row = &mut last[name.index()];
+                match rows.get_mut(*row as usize) {
+                    Some(r) if r.1 == pos as u32 => r.2 |= reads,
+                    _ => {
+                        *row = rows.len() as u32;
+                        rows.push((name, pos as u32, reads));
+                    }
                 }
             });
             if let Some((path, true)) = file_use(op, effect) {
                 by_file.entry(path).or_default().push(pos as u32);
             }
         }
-        // Counting sort by cell; places ascend within a row.
+        // Counting sort by cell.
         let mut starts = vec![0u32; n + 1];
-        touches.iter().for_each(|(name, _)| starts[name.index() + 1] += 1);
+        rows.iter().for_each(|r| starts[r.0.index() + 1] += 1);
         for i in 0..n {
             starts[i + 1] += starts[i];
         }
         let mut next = starts.clone();
-        let mut places = vec![0u32; touches.len()];
-        for (name, pos) in touches {
-            places[next[name.index()] as usize] = pos;
+        let mut touches = vec![(0u32, false); rows.len()];
+        for (name, pos, reads) in rows {
+            touches[next[name.index()] as usize] = (pos, reads);
             next[name.index()] += 1;
         }
-        Events { starts, places, by_file }
+        Events { starts, touches, rewrites, by_file }
     }
 
-    fn row(&self, name: Name) -> &[u32] {
-        &self.places[self.starts[name.index()] as usize..self.starts[name.index() + 1] as usize]
+    fn row(&self, name: Name) -> &[(u32, bool)] {
+        &self.touches[self.starts[name.index()] as usize..self.starts[name.index() + 1] as usize]
     }
 
     /// Positions of the ops that share a cell or a file with a load, ascending, itself left out.
     fn of(&self, load: OpRef<'_>, pos: usize) -> BTreeSet<usize> {
+        let cells = load.output_args().flat_map(|n| self.row(n)).map(|&(p, _)| p as usize);
         let file = load.attr(sym::FILE_PATH).and_then(|v| v.as_str()).and_then(|p| self.by_file.get(p));
-        let cells = load.output_args().flat_map(|n| self.row(n));
         let mut all: Vec<usize> =
-            cells.chain(file.into_iter().flatten()).map(|&p| p as usize).filter(|&p| p != pos).collect();
+            cells.chain(file.into_iter().flatten().map(|&p| p as usize)).filter(|&p| p != pos).collect();
         all.sort_unstable();
         all.dedup();
         // From a sorted list a tree is built in linear time.
         all.into_iter().collect()
     }
 
-    /// Positions of the ops after `from` and before `to` that touch a cell.
-    fn between(&self, name: Name, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
+    /// The cells that a target, at `pos`, makes from what is loaded.
+    fn derives(&self, effect: Effect, op: OpRef<'_>, pos: usize, set: &FxHashSet<Name>) -> Vec<Name> {
+        match effect {
+            // It narrows each cell from itself, and makes masters from their parameters.
+            Effect::AmpInit => {
+                let (params, masters) = (op.input(sym::MASTER_OF), op.output(sym::MASTER_PARAM_OUT));
+                // One op may list all parameters, and there may be one load for each: take the shorter way.
+                if params.len() <= set.len() {
+                    return params.iter().zip(masters).filter(|(p, _)| set.contains(p)).map(|(_, &m)| m).collect();
+                }
+                let rewrites = set.iter().filter_map(|n| self.rewrites.get(n)).flatten();
+                rewrites.filter(|r| r.0 as usize == pos).map(|r| r.1).collect()
+            }
+            _ => op.output_args().collect(),
+        }
+    }
+
+    /// Positions of the ops after `from` and before `to` that read a cell.
+    fn readers(&self, name: Name, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
         let list = self.row(name);
-        let start = list.partition_point(|&p| p as usize <= from);
-        list[start..].iter().map(|&p| p as usize).take_while(move |&p| p < to)
+        let start = list.partition_point(|e| e.0 as usize <= from);
+        list[start..].iter().filter(|e| e.1).map(|e| e.0 as usize).take_while(move |&p| p < to)
     }
 }

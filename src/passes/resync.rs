@@ -233,14 +233,6 @@ enum What {
     Other,
 }
 
-/// A pair that an op touches, and which of its cells it writes.
-#[derive(Clone, Copy, Debug)]
-struct Touch {
-    pair: usize,
-    param: bool,
-    master: bool,
-}
-
 /// Ops of startup's global block that write a cell.
 #[derive(Clone, Copy)]
 struct LastWriter {
@@ -250,6 +242,14 @@ struct LastWriter {
 }
 
 const DERIVED_AGAIN: &str = "its source is newer: derived again";
+
+/// A pair that an op touches, and which of its cells it writes.
+#[derive(Clone, Copy, Debug)]
+struct Touch {
+    pair: usize,
+    param: bool,
+    master: bool,
+}
 
 struct Plan<'a> {
     pass: Resync,
