@@ -7,6 +7,7 @@
 
 use crate::analysis::cells::Cells;
 use crate::analysis::effects::{Access, Effects};
+use crate::analysis::facts::Facts;
 use crate::analysis::order::positions;
 use crate::analysis::pairs::Pairs;
 use crate::analysis::values::{Known, Value, ValueId, Values};
@@ -78,8 +79,9 @@ pub struct Exec<'a> {
     /// all terms
     pub values: Values,
     options: ExecOptions,
-    state: Vec<ValueId>,
-    writers: Vec<Writer>,
+    state: Vec<State>,
+    /// op that wrote each cell last, [`NOBODY`] before
+    writers: Vec<u32>,
     /// load that wrote a cell nobody has read since
     unread: Vec<Option<OpId>>,
     /// whether a load has been met at all
@@ -102,17 +104,54 @@ enum Inputs {
     Mixed,
 }
 
-const UNSET: u32 = u32::MAX;
+/// What a cell holds: a term, or one that need not be made until it is asked for. Most cells are
+/// temporaries of which nothing is known but the dtype.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct State(u32);
+
+/// No op wrote the cell.
+const NOBODY: u32 = u32::MAX;
+
+/// Before anything wrote the cell.
+const UNSET: State = State(u32::MAX);
+/// From here on: an opaque term, made on demand; the dtype's code is added.
+const OPAQUE: u32 = u32::MAX - 0xff;
+const OPAQUE_UP_TO_F32: State = State(OPAQUE + 0x80);
+const OPAQUE_UNKNOWN: State = State(OPAQUE + 0x81);
+
+impl State {
+    fn of(v: ValueId) -> State {
+        debug_assert!(v.0 < OPAQUE);
+        State(v.0)
+    }
+
+    fn opaque_of(known: Known) -> Option<State> {
+        match known {
+            Known::Is(d) => u32::try_from(d.code()).ok().filter(|&c| c < 0x80).map(|c| State(OPAQUE + c)),
+            Known::UpToF32 => Some(OPAQUE_UP_TO_F32),
+            Known::Unknown => Some(OPAQUE_UNKNOWN),
+        }
+    }
+
+    #[inline]
+    fn value(self) -> Option<ValueId> {
+        (self.0 < OPAQUE).then_some(ValueId(self.0))
+    }
+
+    fn opaque(self) -> Option<Known> {
+        match self {
+            UNSET => None,
+            OPAQUE_UP_TO_F32 => Some(Known::UpToF32),
+            OPAQUE_UNKNOWN => Some(Known::Unknown),
+            State(s) => s.checked_sub(OPAQUE).map(|code| Known::Is(DType::from_code(code as i32))),
+        }
+    }
+}
 
 impl<'a> Exec<'a> {
     /// A state before startup: nothing is known of any cell.
-    pub fn new(
-        program: &'a Program,
-        effects: &'a Effects<'a>,
-        cells: &'a Cells,
-        pairs: &'a Pairs,
-        options: ExecOptions,
-    ) -> Self {
+    pub fn new(facts: &'a Facts<'a>, options: ExecOptions) -> Self {
+        let Facts { program, effects, cells, pairs, .. } = facts;
         let n = program.names().len();
         Exec {
             program,
@@ -121,8 +160,8 @@ impl<'a> Exec<'a> {
             pairs,
             values: Values::new(),
             options,
-            state: vec![ValueId(UNSET); n],
-            writers: vec![Writer::Nobody; n],
+            state: vec![UNSET; n],
+            writers: vec![NOBODY; n],
             unread: vec![None; n],
             any_load: false,
             files: FxHashMap::default(),
@@ -137,18 +176,34 @@ impl<'a> Exec<'a> {
     /// What a cell holds now.
     #[inline]
     pub fn value(&mut self, name: Name) -> ValueId {
-        let v = self.state[name.index()];
-        if v.0 != UNSET {
+        let state = self.state[name.index()];
+        if let Some(v) = state.value() {
             return v;
         }
-        let v = self.values.fresh(Value::Entry(name), Known::Unknown);
-        self.state[name.index()] = v;
+        let v = match (state.opaque(), self.writer(name)) {
+            (Some(known), Writer::Op(op)) => self.values.fresh(Value::Opaque(op, 0), known),
+            _ => self.values.fresh(Value::Entry(name), Known::Unknown),
+        };
+        self.state[name.index()] = State::of(v);
         v
+    }
+
+    /// What is known of the dtype that a cell holds now.
+    #[inline]
+    pub fn known(&self, name: Name) -> Known {
+        let state = self.state[name.index()];
+        match state.value() {
+            Some(v) => self.values.known(v),
+            None => state.opaque().unwrap_or(Known::Unknown),
+        }
     }
 
     /// Who wrote a cell last.
     pub fn writer(&self, name: Name) -> Writer {
-        self.writers[name.index()]
+        match self.writers[name.index()] {
+            NOBODY => Writer::Nobody,
+            op => Writer::Op(OpId(op)),
+        }
     }
 
     /// The place of an op in the order in which the job runs.
@@ -209,7 +264,7 @@ impl<'a> Exec<'a> {
         }
         for &name in &written {
             let known = known.get(&name).copied().unwrap_or(Known::Unknown);
-            self.state[name.index()] = self.values.fresh(Value::Step(name), known);
+            self.state[name.index()] = State::of(self.values.fresh(Value::Step(name), known));
         }
         self.relate(holding);
     }
@@ -219,10 +274,10 @@ impl<'a> Exec<'a> {
         for &(i, form) in holding {
             let pair = self.pairs.rows()[i];
             let m = self.value(pair.master);
-            self.state[pair.param.index()] = match form {
+            self.state[pair.param.index()] = State::of(match form {
                 Form::Same => m,
                 Form::Narrow => self.values.cast(pair.low, m),
-            };
+            });
         }
     }
 
@@ -259,8 +314,7 @@ impl<'a> Exec<'a> {
     fn reads_only(&self, op: OpRef<'_>) -> Inputs {
         let mut seen = Inputs::None;
         for input in op.input_args() {
-            let v = self.state[input.index()];
-            let known = if v.0 == UNSET { Known::Unknown } else { self.values.known(v) };
+            let known = self.known(input);
             seen = match (known, seen) {
                 (Known::Is(d), Inputs::None) if d.is_float() => Inputs::One(d),
                 (Known::Is(d), Inputs::One(e)) if d.is_float() && d != e => return Inputs::Mixed,
@@ -285,8 +339,13 @@ impl<'a> Exec<'a> {
 
     #[inline]
     fn set(&mut self, op: OpRef<'_>, name: Name, value: ValueId, observer: &mut dyn Observer) {
-        self.state[name.index()] = value;
-        self.writers[name.index()] = Writer::Op(op.id);
+        self.put(op, name, State::of(value), observer);
+    }
+
+    #[inline]
+    fn put(&mut self, op: OpRef<'_>, name: Name, state: State, observer: &mut dyn Observer) {
+        self.state[name.index()] = state;
+        self.writers[name.index()] = op.id.0;
         if self.any_load
             && let Some(load) = self.unread[name.index()].take()
             && self.loud
@@ -296,8 +355,13 @@ impl<'a> Exec<'a> {
     }
 
     fn set_opaque(&mut self, op: OpRef<'_>, name: Name, out: u32, known: Known, observer: &mut dyn Observer) {
-        let v = self.values.fresh(Value::Opaque(op.id, out), known);
-        self.set(op, name, v, observer);
+        match State::opaque_of(known) {
+            Some(state) => self.put(op, name, state, observer),
+            None => {
+                let v = self.values.fresh(Value::Opaque(op.id, out), known);
+                self.set(op, name, v, observer);
+            }
+        }
     }
 
     fn step(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
@@ -426,8 +490,8 @@ impl<'a> Exec<'a> {
             for (i, &name) in slot.args.iter().enumerate() {
                 // Updated in place: each keeps its dtype.
                 let known = match self.state[name.index()] {
-                    ValueId(UNSET) => self.declared(op, name),
-                    old => self.values.known(old),
+                    UNSET => self.declared(op, name),
+                    _ => self.known(name),
                 };
                 self.set_opaque(op, name, i as u32, known, observer);
             }
@@ -536,7 +600,7 @@ impl<'a> Exec<'a> {
             self.block(sub, observer);
             for (&name, &(old, old_writer)) in inside.writes.iter().zip(&before) {
                 let new = self.value(name);
-                self.state[name.index()] = self.values.join(op.id, new, old);
+                self.state[name.index()] = State::of(self.values.join(op.id, new, old));
                 if new == old {
                     self.writers[name.index()] = old_writer;
                 }
@@ -600,7 +664,7 @@ impl<'a> Exec<'a> {
     /// The state at the head of a loop, in any iteration.
     fn enter_loop(&mut self, head: &LoopHead<'_>) {
         for (&name, &known) in head.writes.iter().zip(&head.known) {
-            self.state[name.index()] = self.values.fresh(Value::Head(head.op, name), known);
+            self.state[name.index()] = State::of(self.values.fresh(Value::Head(head.op, name), known));
             self.unread[name.index()] = None;
         }
         self.relate(&head.holding);
