@@ -246,9 +246,14 @@ pub fn coherence_with(program: &Program, ops: &Ops, declared: &[(Name, Name)], o
     singles(&mut exec, &mut others);
 
     // What held at entry must hold through a step, for every step.
+    let lost = |f: &Finding| matches!(f, Finding::Stale { .. } | Finding::Unset);
     let holding: Vec<(usize, Form)> = (0..pairs.rows().len())
-        .filter(|&i| verdicts[i].findings.iter().all(|f| !matches!(f, Finding::Stale { .. } | Finding::Unset)))
-        .filter_map(|i| exec.form(i).map(|f| (i, f)))
+        .filter_map(|i| match options.assume_entry {
+            // Once mended a pair is narrowed.
+            true if !verdicts[i].proved() => Some((i, Form::Narrow)),
+            _ if verdicts[i].findings.iter().any(lost) => None,
+            _ => exec.form(i).map(|f| (i, f)),
+        })
         .collect();
     let masters: Vec<Known> = holding.iter().map(|&(i, _)| known_master(&mut exec, i)).collect();
     exec.enter_step(&holding);
@@ -445,7 +450,9 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
         }
         let inputs: Vec<Name> = op.input_args().collect();
         let Some(&source) = inputs.first() else { continue };
-        if !inputs.iter().all(|&n| exec.cells.get(n).persistable) {
+        // An op that overwrites what it reads leaves nothing to compare with.
+        let in_place = op.output_args().any(|n| inputs.contains(&n));
+        if in_place || !inputs.iter().all(|&n| exec.cells.get(n).persistable) {
             continue;
         }
         for (i, cell) in op.output_args().enumerate() {
@@ -454,7 +461,7 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
                 let p = exec.pairs.rows()[k];
                 inputs == [p.param] && p.master == cell || inputs == [p.master] && p.param == cell
             });
-            if !last || is_pair || inputs.contains(&cell) || !exec.cells.get(cell).persistable {
+            if !last || is_pair || !exec.cells.get(cell).persistable {
                 continue;
             }
             let args: Vec<ValueId> = inputs.iter().map(|&n| exec.value(n)).collect();

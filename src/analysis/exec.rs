@@ -63,6 +63,8 @@ impl Observer for Silent {}
 pub struct ExecOptions {
     /// leave masters as they are at an `amp_init` that would overwrite them
     pub ignore_rewrite: bool,
+    /// take every pair to be in step when main starts, and look for what main breaks
+    pub assume_entry: bool,
 }
 
 /// The state of an execution.

@@ -223,7 +223,8 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
     let effects = Effects::new(program, &kinds);
     let cells = Cells::new(program);
     let pairs = Pairs::new(program, &kinds, &cells, &cx.declared);
-    let mut exec = Exec::new(program, &effects, &cells, &pairs, ExecOptions { ignore_rewrite: true });
+    let mut exec =
+        Exec::new(program, &effects, &cells, &pairs, ExecOptions { ignore_rewrite: true, ..ExecOptions::default() });
     let n = pairs.rows().len();
     let mut watch = Watch { global, seeds: vec![Seed::default(); n], wide_before: vec![None; n], touched: Vec::new() };
     exec.run(Section::Startup, &mut watch);
