@@ -3,6 +3,7 @@
 //! Programs are handed to everything that takes one (verifier, proof, passes, lowering, the standalone
 //! programs, interpreter) whether they verify or not. Then fixtures are mutated at random.
 
+#[allow(dead_code, reason = "the tests of fixtures use all of it")]
 mod fixture;
 
 use fixture::memory::Memory;
@@ -15,6 +16,7 @@ use mastercast::passes::{Lower, ManagerOptions, Pass, PassCx, PassError, PassMan
 use mastercast::text;
 use mastercast::verify::{Checks, verify};
 use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use std::collections::HashSet;
 
 const PIPELINE: &str = "master-casts,load-order,resync";
@@ -402,11 +404,18 @@ fn mutated_fixtures_never_panic_and_what_is_proved_holds() {
         })
         .collect();
     let (mut parsed, mut valid, mut proved) = (0, 0, 0);
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(1500),
+    // The same cases at each run; `PROPTEST_CASES=N` looks for N new ones.
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok());
+    let config = ProptestConfig {
+        cases: cases.unwrap_or(1500),
         failure_persistence: None,
+        max_shrink_iters: 20_000,
         ..ProptestConfig::default()
-    });
+    };
+    let mut runner = match cases {
+        Some(_) => TestRunner::new(config),
+        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+    };
     let strategy = (0..fixtures.len(), mutations());
     let counts = std::cell::RefCell::new((&mut parsed, &mut valid, &mut proved));
     let result = runner.run(&strategy, |(i, list)| {

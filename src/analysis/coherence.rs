@@ -398,11 +398,9 @@ fn disagreement(exec: &mut Exec<'_>, i: usize, when: When) -> Finding {
     if let Some(op) = sp.unknown.or(sm.unknown) {
         return unproved(Obligation::UnknownOp(op));
     }
+    // What was read before anything wrote it: nothing is known of its dtype either.
     if let Some(name) = sp.entry.or(sm.entry).filter(|_| when == When::Entry) {
-        let written = |n| exec.writer(n) != Writer::Nobody;
-        if !written(pair.param) || !written(pair.master) {
-            return unproved(Obligation::NeverWritten(name));
-        }
+        return unproved(Obligation::NeverWritten(name));
     }
     if !sp.whole || !sm.whole {
         return unproved(Obligation::Branches);

@@ -496,6 +496,8 @@ impl<'a> Exec<'a> {
         let low = DType::from_code(code);
         let (pv, mv) = (self.value(p), self.value(m));
         let agree = self.values.cast(low, pv) == self.values.cast(low, mv);
+        // Whatever the master was, it is float32 afterwards.
+        let mv = self.values.cast(DType::F32, mv);
         let wide = self.values.cast(DType::F32, pv);
         let takes_param = op.attr(sym::ON_CONFLICT).and_then(AttrValue::as_str) == Some("param");
         let new_m = match op.attr(sym::DIRECTION).and_then(AttrValue::as_str) {

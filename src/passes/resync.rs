@@ -126,7 +126,7 @@ fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
                     Finding::Stale { when: When::Entry, .. } | Finding::WrongType { .. } => entry = true,
                     Finding::Unproved { when: When::Entry, obligation } => {
                         entry |= matches!(obligation, Obligation::EntriesAgree { .. } | Obligation::Branches)
-                            || matches!((obligation, v.subject), (Obligation::StoredDtype(n) | Obligation::RunDtype(n), Subject::Pair(p)) if *n == p.param);
+                            || matches!(obligation, Obligation::StoredDtype(_) | Obligation::RunDtype(_));
                     }
                     Finding::Stale { .. } => later = true,
                     Finding::Unproved { obligation, .. } => later |= !matches!(obligation, Obligation::UnknownOp(_)),
