@@ -135,6 +135,8 @@ fn declare(program: &mut Program, cells: &Cells, edit: &mut Edit, param: Name, m
 struct Seed {
     /// op of the global block that narrowed the parameter in place from float32
     narrowed_at: Option<OpId>,
+    /// the first op that did so since the parameter was initialised
+    first_narrowing: Option<OpId>,
     /// a cell that held the float32 value when the parameter was made from it, and by which op
     wide_source: Option<(Name, OpId)>,
     /// last op of the global block that wrote the parameter
@@ -199,11 +201,15 @@ impl Observer for Watch {
                     _ => None,
                 };
                 let in_place = from.is_some() && self.wide_before[i] == from;
+                let loaded = exec.effects.effect(op) == Effect::Load;
                 if in_place {
                     seed.narrowed_at = Some(op.id);
+                    seed.first_narrowing.get_or_insert(op.id);
                 } else if exec.values.known(v) == Known::Is(DType::F32) {
                     // A fresh float32 value: what was narrowed before is gone.
                     (seed.narrowed_at, seed.wide_source) = (None, None);
+                    // A load may still be moved before the narrowing, and before a cast that stands there.
+                    seed.first_narrowing = seed.first_narrowing.filter(|_| loaded);
                 } else if let (Effect::Cast, &[t], Some(from)) = (exec.effects.effect(op), op.input(sym::X), from) {
                     let held = exec.value(t) == from && exec.values.known(from) == Known::Is(DType::F32);
                     seed.wide_source = held.then_some((t, op.id));
@@ -236,19 +242,15 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
             undeclared.push(i);
         }
         let Some(param_writer) = seed.param_writer else { continue };
-        let place = match seed.narrowed_at {
-            Some(narrowing) => At::Before(narrowing),
-            None => At::After(param_writer),
-        };
         if exec.writer(pair.master) == Writer::Nobody {
-            let (source, place) = match seed.wide_source {
-                Some((t, by)) => (t, At::After(by)),
-                None => (pair.param, place),
-            };
             let v = exec.value(pair.param);
-            let in_dtype = match (seed.narrowed_at, seed.wide_source) {
-                (None, None) => exec.values.known(v).exact().unwrap_or(DType::F32),
-                _ => DType::F32,
+            let (source, place, in_dtype) = match (seed.wide_source, seed.first_narrowing) {
+                (Some((t, by)), _) => (t, At::After(by), DType::F32),
+                (None, Some(narrowing)) => (pair.param, At::Before(narrowing), DType::F32),
+                (None, None) => {
+                    let known = exec.values.known(v).exact();
+                    (pair.param, At::After(param_writer), known.unwrap_or(DType::F32))
+                }
             };
             edit.insert(place, cast(source, pair.master, in_dtype, DType::F32), "seeds the master");
             continue;

@@ -368,12 +368,19 @@ impl Plan<'_> {
         // Ops of the global block that read the parameter, in order.
         let mut readers: Vec<Vec<OpId>> = vec![Vec::new(); broken.len()];
         let global = self.program.global_block(Section::Startup);
+        let mut runs = vec![0u32; self.program.block_rows()];
+        for op in self.program.section_blocks(Section::Startup).flat_map(|b| self.program.ops(b)) {
+            op.sub_blocks().for_each(|b| runs[b.index()] += 1);
+        }
         let mut blocks: Vec<BlockId> = self.program.section_blocks(Section::Startup).collect();
         blocks.sort_unstable();
         for block in blocks {
             for op in self.program.ops(block) {
                 for touch in self.touched(op, |i| broken[i].0) {
-                    events[touch.pair].extend(self.event(op, touch));
+                    let event = self.event(op, touch);
+                    // A block that several ops run has no one place in the order.
+                    let again = runs[block.index()] > 1;
+                    events[touch.pair].extend(event.map(|e| if again { Event { what: What::Other, ..e } } else { e }));
                     if touch.reads_param && self.effects.effect(op) != Effect::AmpInit && Some(block) == global {
                         readers[touch.pair].push(op.id);
                     }
