@@ -63,6 +63,8 @@ pub enum Obligation {
     },
     /// the stored dtype of a checkpoint entry is not known
     StoredDtype(Name),
+    /// the master went through 16 bits, and the stored dtype of what it stems from is not known
+    Rounded(Name),
     /// the dtype that the cell has at run time is not known
     RunDtype(Name),
     /// an op of unknown kind may have written a cell
@@ -310,7 +312,7 @@ fn entry_findings(exec: &mut Exec<'_>, i: usize, no_startup: bool, verdict: &mut
     match lossy(exec, m, 0) {
         Some(true) => findings.push(Finding::Lossy { writer: exec.writer(pair.master) }),
         Some(false) => {}
-        None => findings.push(unproved(Obligation::StoredDtype(pair.master))),
+        None => findings.push(unproved(Obligation::Rounded(pair.master))),
     }
     if let Value::Cast(DType::F32, inner) = exec.values.get(m)
         && matches!(exec.values.get(inner), Value::Load { .. })

@@ -232,6 +232,8 @@ enum What {
     Misnarrow,
     /// makes one from the other
     Sync,
+    /// brings both in step: nothing is to be mended before it in its block
+    Resynced,
     Write,
     /// an unknown op, or an optimizer that updates both, or that has another master
     Other,
@@ -326,7 +328,7 @@ impl Plan<'_> {
                 Some(code) if code == i64::from(pair.low.code()) => What::Narrow,
                 _ => What::Misnarrow,
             },
-            Effect::Resync => What::Sync,
+            Effect::Resync => What::Resynced,
             Effect::Unknown => What::Other,
             Effect::Optimizer(Wants::Master) if param && master => What::Other,
             // Two optimizers, each with a master of its own: to make one from the parameter would round it.
@@ -377,10 +379,7 @@ impl Plan<'_> {
         for block in blocks {
             for op in self.program.ops(block) {
                 for touch in self.touched(op, |i| broken[i].0) {
-                    let event = self.event(op, touch);
-                    // A block that several ops run has no one place in the order.
-                    let again = runs[block.index()] > 1;
-                    events[touch.pair].extend(event.map(|e| if again { Event { what: What::Other, ..e } } else { e }));
+                    events[touch.pair].extend(self.event(op, touch));
                     if touch.reads_param && self.effects.effect(op) != Effect::AmpInit && Some(block) == global {
                         readers[touch.pair].push(op.id);
                     }
@@ -389,6 +388,10 @@ impl Plan<'_> {
         }
         let mut anchors = FxHashMap::default();
         for (i, mut list) in events.into_iter().enumerate().filter(|(i, _)| broken[*i].0) {
+            // A block that several ops run has no one place in the order.
+            if list.iter().any(|e| runs[e.block.index()] > 1) {
+                continue;
+            }
             list.sort_by_key(|e| pos[e.op.index()]);
             let pair = self.pairs.rows()[i];
             if let Some(anchor) = self.mend_startup(&pair, &list, &Readers { ops: &readers[i], pos }) {
@@ -422,6 +425,14 @@ impl Plan<'_> {
             }
             let (mut param, mut master) = (false, false);
             match last.what {
+                What::Resynced if self.program.block(last.block).index != 0 => {
+                    while let [head @ .., e] = rest
+                        && e.block == last.block
+                    {
+                        rest = head;
+                    }
+                    continue;
+                }
                 What::Load => {
                     // All loads since the pair was last made from one another, in this block. A write whose
                     // value a later load replaces made nothing: a master that is cast from the parameter
@@ -442,12 +453,12 @@ impl Plan<'_> {
                 // In step but not narrowed.
                 What::Sync => (master, rest) = (true, &rest[..rest.len() - 1]),
                 What::Write => (param, master, rest) = (last.param, last.master, &rest[..rest.len() - 1]),
-                What::Other | What::Narrow | What::Misnarrow => return first,
+                What::Other | What::Resynced | What::Narrow | What::Misnarrow => return first,
             }
             self.mend_after(pair, &last, Direction::of(param, master), narrowing, readers);
             first.get_or_insert(last.op);
             // A mend in a sub-block holds on that branch alone.
-            if self.program.block(last.block).index == 0 || last.what == What::Sync {
+            if self.program.block(last.block).index == 0 {
                 return first;
             }
         }
@@ -640,7 +651,7 @@ impl Plan<'_> {
                             self.flush(&mut pending, i);
                             pending.insert(i, (false, true, op));
                         }
-                        Some(Event { what: What::Sync, .. }) => drop(pending.shift_remove(&i)),
+                        Some(Event { what: What::Sync | What::Resynced, .. }) => drop(pending.shift_remove(&i)),
                         Some(Event { what: What::Narrow, .. }) => {}
                         Some(Event { what: What::Other, .. }) | None => self.flush(&mut pending, i),
                     }
