@@ -64,6 +64,8 @@ impl Observer for Silent {}
 pub struct ExecOptions {
     /// leave masters as they are at an `amp_init` that would overwrite them
     pub ignore_rewrite: bool,
+    /// take every pair to be in step when main starts, and look for what main breaks
+    pub assume_entry: bool,
 }
 
 /// The state of an execution.
@@ -566,6 +568,8 @@ impl<'a> Exec<'a> {
         let low = DType::from_code(code);
         let (pv, mv) = (self.value(p), self.value(m));
         let agree = self.values.cast(low, pv) == self.values.cast(low, mv);
+        // Whatever the master was, it is float32 afterwards.
+        let mv = self.values.cast(DType::F32, mv);
         let wide = self.values.cast(DType::F32, pv);
         let takes_param = op.attr(sym::ON_CONFLICT).and_then(AttrValue::as_str) == Some("param");
         let new_m = match op.attr(sym::DIRECTION).and_then(AttrValue::as_str) {

@@ -199,6 +199,10 @@ impl Tell<'_> {
             Obligation::StoredDtype(n) => {
                 format!("the dtype that the checkpoint holds for {} is not known", self.name(*n))
             }
+            Obligation::Rounded(n) => format!(
+                "{} is widened from 16 bits, and the dtype that the checkpoint holds is not known: it may be float32",
+                self.name(*n)
+            ),
             Obligation::RunDtype(n) => format!("the dtype that {} has at run time is not known", self.name(*n)),
             Obligation::UnknownOp(_) => "an op of unknown kind may have written the cell".to_owned(),
             Obligation::NeverWritten(n) => format!("nothing in startup writes {}", self.name(*n)),

@@ -73,26 +73,61 @@ impl Pass for LoadOrder {
         let events = Events::new(program, &effects, global, &loads);
         let ops = &program.block(global).ops;
 
+        // Loads that stand before the initialiser of what they load, and that initialiser. Last load first:
+        // of two loads of one cell the second goes behind the initialiser, and so may the first.
+        let mut late: FxHashMap<usize, usize> = FxHashMap::default();
+        for &(pos, load) in loads.iter().rev() {
+            let r = program.op(load);
+            let set: FxHashSet<Name> = r.output_args().collect();
+            let (mut init, mut barrier) = (None, usize::MAX);
+            for other in events.of(r, pos).into_iter().filter(|&other| other > pos) {
+                let op = program.op(ops[other]);
+                match role(program, &effects, &cells, op, &set) {
+                    Role::Initialiser => init = Some(other),
+                    // Narrows what the initialiser overwrites.
+                    Role::Target if effects.effect(op) == Effect::AmpInit => {}
+                    Role::Barrier if late.contains_key(&other) => {}
+                    Role::Target | Role::Barrier => barrier = barrier.min(other),
+                }
+            }
+            if let Some(init) = init.filter(|&init| !pinned(r) && init < barrier) {
+                late.insert(pos, init);
+            }
+        }
+
         let mut edit = Edit::new();
         let mut moved: FxHashMap<OpId, Key> = FxHashMap::default();
         for (seq, &(pos, load)) in loads.iter().enumerate() {
             let r = program.op(load);
-            if r.attr(sym::PINNED).and_then(|v| v.as_bool()) == Some(true) {
+            if pinned(r) {
+                continue;
+            }
+            if let Some(&init) = late.get(&pos) {
+                // The loaded value never survives here; bring the load behind the last initialiser.
+                let why = format!("after the initialiser of what it loads ({:?})", program.op(ops[init]));
+                edit.relocate(load, At::After(ops[init]), why);
+                moved.insert(load, (2 * init as u64 + 2, 0, seq));
                 continue;
             }
             let set: FxHashSet<Name> = r.output_args().collect();
             let mut lower: Key = (0, 0, 0);
             let mut lower_op: Option<(usize, Role)> = None;
-            let mut target: Option<usize> = None;
-            let mut late_init: Option<usize> = None;
-            let mut after_barrier: Option<usize> = None;
+            let mut targets: Vec<usize> = Vec::new();
             let mut todo: BTreeSet<usize> = events.of(r, pos);
             // What the ops between derive from the loaded cells: it changes when the load goes before them,
             // so an op that reads it holds the load back like one that reads the cells themselves.
             let mut derived: FxHashSet<Name> = FxHashSet::default();
+            // An op that reads the loaded value, perhaps float32, before it is narrowed: no narrowing may come
+            // between the two.
+            let mut after = todo.range(pos + 1..).map(|&i| program.op(ops[i]));
+            let first = after.find(|op| !matches!(effects.effect(*op), Effect::Load | Effect::Init));
+            let read_wide = first.is_some_and(|op| effects.effect(op) != Effect::AmpInit);
             while let Some(other) = todo.pop_first() {
                 let op = program.op(ops[other]);
-                let role = role(program, &effects, &cells, op, &set);
+                let role = match role(program, &effects, &cells, op, &set) {
+                    Role::Target if read_wide && effects.effect(op) == Effect::AmpInit => Role::Barrier,
+                    role => role,
+                };
                 if role == Role::Target && other < pos {
                     for n in events.derives(effects.effect(op), op, other, &set) {
                         if !set.contains(&n) && derived.insert(n) {
@@ -100,35 +135,26 @@ impl Pass for LoadOrder {
                         }
                     }
                 }
+                if other > pos {
+                    // It stands before an initialiser and cannot be brought behind it; then it stays.
+                    if role == Role::Initialiser {
+                        targets.clear();
+                        break;
+                    }
+                    continue;
+                }
                 let key = moved.get(&ops[other]).copied().unwrap_or(at_op(other));
-                if other < pos {
-                    match role {
-                        Role::Target => target = Some(target.map_or(other, |t| t.min(other))),
-                        Role::Initialiser | Role::Barrier => {
-                            if key > lower {
-                                (lower, lower_op) = (key, Some((other, role)));
-                            }
-                        }
-                    }
-                } else {
-                    match role {
-                        Role::Initialiser => late_init = Some(late_init.map_or(other, |t| t.max(other))),
-                        Role::Barrier => after_barrier = Some(after_barrier.map_or(other, |t| t.min(other))),
-                        Role::Target => {}
-                    }
+                match role {
+                    Role::Target => targets.push(other),
+                    Role::Initialiser | Role::Barrier if key > lower => (lower, lower_op) = (key, Some((other, role))),
+                    Role::Initialiser | Role::Barrier => {}
                 }
             }
-            if let Some(init) = late_init {
-                // The loaded value never survives here; bring the load behind the last initialiser.
-                if after_barrier.is_none_or(|b| b > init) {
-                    let why = format!("after the initialiser of what it loads ({:?})", program.op(ops[init]));
-                    edit.relocate(load, At::After(ops[init]), why);
-                    moved.insert(load, (2 * init as u64 + 2, 0, seq));
-                }
+            if targets.is_empty() {
                 continue;
             }
-            let Some(target) = target else { continue };
-            if at_op(target) > lower {
+            // What stands before the last initialiser derives from a value that is gone.
+            if let Some(&target) = targets.iter().find(|&&t| at_op(t) > lower) {
                 let why = format!("before {:?}", program.op(ops[target]));
                 edit.relocate(load, At::Before(ops[target]), why);
                 moved.insert(load, (2 * target as u64, 1, seq));
@@ -146,6 +172,10 @@ impl Pass for LoadOrder {
         }
         Ok(edit.commit(program, self.name()))
     }
+}
+
+fn pinned(load: OpRef<'_>) -> bool {
+    load.attr(sym::PINNED).and_then(|v| v.as_bool()) == Some(true)
 }
 
 fn role(program: &Program, effects: &Effects<'_>, cells: &Cells, op: OpRef<'_>, set: &FxHashSet<Name>) -> Role {

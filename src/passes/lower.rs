@@ -209,6 +209,8 @@ impl Cx<'_> {
                 self.narrow(id, p, low);
             }
             ("master", _) | ("both", "master") => {
+                // A master of another dtype, or of one that is not known, becomes float32 first.
+                self.narrow(id, m, DType::F32);
                 self.edit.insert(At::Before(id), cast(m, p, DType::F32, low), "the parameter from its master");
             }
             ("both", _) => {

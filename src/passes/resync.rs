@@ -24,6 +24,7 @@ use crate::entity::EntityId;
 use crate::ir::{At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
 use crate::ops::{Effect, Wants};
+use crate::passes::master_casts::cast;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +97,7 @@ impl Pass for Resync {
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
         let facts = Facts::new(program, cx.ops, &cx.declared);
-        let proof = prove(&facts, ExecOptions { ignore_rewrite: true });
+        let proof = prove(&facts, ExecOptions { ignore_rewrite: true, assume_entry: true });
         let Facts { effects, cells, pairs, .. } = &facts;
         let mut edit = Edit::new();
         clear_rewrites(&facts, &mut cx.diagnostics, &mut edit);
@@ -123,7 +124,7 @@ fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
                     Finding::Stale { when: When::Entry, .. } | Finding::WrongType { .. } => entry = true,
                     Finding::Unproved { when: When::Entry, obligation } => {
                         entry |= matches!(obligation, Obligation::EntriesAgree { .. } | Obligation::Branches)
-                            || matches!((obligation, v.subject), (Obligation::StoredDtype(n) | Obligation::RunDtype(n), Subject::Pair(p)) if *n == p.param);
+                            || matches!(obligation, Obligation::StoredDtype(_) | Obligation::RunDtype(_));
                     }
                     Finding::Stale { .. } => later = true,
                     Finding::Unproved { obligation, .. } => later |= !matches!(obligation, Obligation::UnknownOp(_)),
@@ -224,13 +225,32 @@ struct Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Load,
-    /// narrows the parameter, changes no value
+    /// narrows the parameter to its dtype in main, changes no value
     Narrow,
+    /// narrows it to another
+    Misnarrow,
     /// makes one from the other
     Sync,
+    /// brings both in step: nothing is to be mended before it in its block
+    Resynced,
     Write,
     /// an unknown op, or an optimizer that updates both, or that has another master
     Other,
+}
+
+/// Ops of startup's global block that read a parameter.
+struct Readers<'a> {
+    ops: &'a [OpId],
+    pos: &'a [u32],
+}
+
+impl Readers<'_> {
+    /// The last one after `from` and before `to`.
+    fn last_between(&self, from: OpId, to: Option<OpId>) -> Option<OpId> {
+        let at = |op: OpId| self.pos[op.index()];
+        let until = to.map_or(u32::MAX, at);
+        self.ops.iter().copied().rfind(|&op| at(op) > at(from) && at(op) < until)
+    }
 }
 
 /// Ops of startup's global block that write a cell.
@@ -249,6 +269,7 @@ struct Touch {
     pair: usize,
     param: bool,
     master: bool,
+    reads_param: bool,
 }
 
 struct Plan<'a> {
@@ -269,7 +290,13 @@ impl Plan<'_> {
             let writes = access != Access::Read;
             for pair in self.pairs.of(name).filter(|&i| wanted(i)) {
                 let row = &self.pairs.rows()[pair];
-                out.push(Touch { pair, param: writes && name == row.param, master: writes && name == row.master });
+                let (param, master) = (name == row.param, name == row.master);
+                out.push(Touch {
+                    pair,
+                    param: writes && param,
+                    master: writes && master,
+                    reads_param: !writes && param,
+                });
             }
         });
         out.sort_by_key(|t| t.pair);
@@ -278,6 +305,7 @@ impl Plan<'_> {
             if same {
                 first.param |= later.param;
                 first.master |= later.master;
+                first.reads_param |= later.reads_param;
             }
             same
         });
@@ -286,7 +314,7 @@ impl Plan<'_> {
 
     /// What an op does to a pair, `None` when it does not write it.
     fn event(&self, op: OpRef<'_>, touch: Touch) -> Option<Event> {
-        let Touch { pair, param, master } = touch;
+        let Touch { pair, param, master, .. } = touch;
         let pair = &self.pairs.rows()[pair];
         let effect = self.effects.effect(op);
         // What sub-blocks write is seen when they are scanned on their own.
@@ -295,8 +323,11 @@ impl Plan<'_> {
         }
         let what = match effect {
             Effect::Load => What::Load,
-            Effect::AmpInit => What::Narrow,
-            Effect::Resync => What::Sync,
+            Effect::AmpInit => match op.attr(sym::DTYPE).and_then(AttrValue::as_int) {
+                Some(code) if code == i64::from(pair.low.code()) => What::Narrow,
+                _ => What::Misnarrow,
+            },
+            Effect::Resync => What::Resynced,
             Effect::Unknown => What::Other,
             Effect::Optimizer(Wants::Master) if param && master => What::Other,
             // Two optimizers, each with a master of its own: to make one from the parameter would round it.
@@ -335,20 +366,34 @@ impl Plan<'_> {
     /// Mends pairs at main's entry. Returns the op after which each mended pair is in step.
     fn startup(&mut self, broken: &[(bool, bool)], pos: &[u32]) -> FxHashMap<Name, OpId> {
         let mut events: Vec<Vec<Event>> = vec![Vec::new(); broken.len()];
+        // Ops of the global block that read the parameter, in order.
+        let mut readers: Vec<Vec<OpId>> = vec![Vec::new(); broken.len()];
+        let global = self.program.global_block(Section::Startup);
+        let mut runs = vec![0u32; self.program.block_rows()];
+        for op in self.program.section_blocks(Section::Startup).flat_map(|b| self.program.ops(b)) {
+            op.sub_blocks().for_each(|b| runs[b.index()] += 1);
+        }
         let mut blocks: Vec<BlockId> = self.program.section_blocks(Section::Startup).collect();
         blocks.sort_unstable();
         for block in blocks {
             for op in self.program.ops(block) {
                 for touch in self.touched(op, |i| broken[i].0) {
                     events[touch.pair].extend(self.event(op, touch));
+                    if touch.reads_param && self.effects.effect(op) != Effect::AmpInit && Some(block) == global {
+                        readers[touch.pair].push(op.id);
+                    }
                 }
             }
         }
         let mut anchors = FxHashMap::default();
         for (i, mut list) in events.into_iter().enumerate().filter(|(i, _)| broken[*i].0) {
+            // A block that several ops run has no one place in the order.
+            if list.iter().any(|e| runs[e.block.index()] > 1) {
+                continue;
+            }
             list.sort_by_key(|e| pos[e.op.index()]);
             let pair = self.pairs.rows()[i];
-            if let Some(anchor) = self.mend_startup(&pair, &list) {
+            if let Some(anchor) = self.mend_startup(&pair, &list, &Readers { ops: &readers[i], pos }) {
                 anchors.insert(pair.param, anchor);
                 anchors.insert(pair.master, anchor);
             }
@@ -356,16 +401,37 @@ impl Plan<'_> {
         anchors
     }
 
-    fn mend_startup(&mut self, pair: &Pair, events: &[Event]) -> Option<OpId> {
+    fn mend_startup(&mut self, pair: &Pair, events: &[Event], readers: &Readers<'_>) -> Option<OpId> {
         let mut rest: &[Event] = events;
-        let mut first = None;
+        let (mut first, mut renarrowed) = (None, false);
+        // The first op of the global block that narrows the parameter after what is to be mended.
+        let mut narrowing = None;
         loop {
-            while let [head @ .., Event { what: What::Narrow, .. }] = rest {
+            while let [head @ .., Event { what: What::Narrow | What::Misnarrow, op, block, .. }] = rest {
+                if rest.last().is_some_and(|e| e.what == What::Narrow) && self.program.block(*block).index == 0 {
+                    narrowing = Some(*op);
+                }
+                // The parameter is narrowed again, from the master that was put right before.
+                if rest.last().is_some_and(|e| e.what == What::Misnarrow) && first.is_none() {
+                    self.insert(pair, *op, Direction::Master);
+                    (first, renarrowed) = (Some(*op), true);
+                }
                 rest = head;
             }
-            let &last = rest.last()?;
+            let Some(&last) = rest.last() else { return first };
+            if last.what == What::Sync && renarrowed {
+                return first;
+            }
             let (mut param, mut master) = (false, false);
             match last.what {
+                What::Resynced if self.program.block(last.block).index != 0 => {
+                    while let [head @ .., e] = rest
+                        && e.block == last.block
+                    {
+                        rest = head;
+                    }
+                    continue;
+                }
                 What::Load => {
                     // All loads since the pair was last made from one another, in this block. A write whose
                     // value a later load replaces made nothing: a master that is cast from the parameter
@@ -376,7 +442,7 @@ impl Plan<'_> {
                         let dead = (param || !e.param) && (master || !e.master);
                         match e.what {
                             What::Load => (param, master) = (param | e.param, master | e.master),
-                            What::Narrow => {}
+                            What::Narrow | What::Misnarrow => {}
                             What::Sync | What::Write if dead => {}
                             _ => break,
                         }
@@ -386,14 +452,53 @@ impl Plan<'_> {
                 // In step but not narrowed.
                 What::Sync => (master, rest) = (true, &rest[..rest.len() - 1]),
                 What::Write => (param, master, rest) = (last.param, last.master, &rest[..rest.len() - 1]),
-                What::Other | What::Narrow => return first,
+                What::Other | What::Resynced | What::Narrow | What::Misnarrow => return first,
             }
-            self.insert(pair, last.op, Direction::of(param, master));
+            self.mend_after(pair, &last, Direction::of(param, master), narrowing, readers);
             first.get_or_insert(last.op);
             // A mend in a sub-block holds on that branch alone.
-            if self.program.block(last.block).index == 0 || last.what == What::Sync {
+            if self.program.block(last.block).index == 0 {
                 return first;
             }
+        }
+    }
+
+    /// Brings a pair in step after `last`, in this direction.
+    ///
+    /// A resync narrows the parameter. Where an op that stands between it and the user's own narrowing
+    /// reads the parameter, or another master is made from it, the value alone is passed on, and
+    /// the parameter is narrowed after the last reader.
+    fn mend_after(
+        &mut self,
+        pair: &Pair,
+        last: &Event,
+        direction: Direction,
+        narrowing: Option<OpId>,
+        readers: &Readers<'_>,
+    ) {
+        let reader = readers.last_between(last.op, narrowing);
+        let end = reader.unwrap_or(last.op);
+        let shared = self.pairs.of(pair.param).nth(1).is_some();
+        let in_global = self.program.block(last.block).index == 0;
+        let pass_on = match direction {
+            _ if last.what == What::Sync => return self.insert(pair, end, Direction::Master),
+            Direction::Param if in_global && (reader.is_some() || shared) => {
+                let in_dtype = self.cells.get(pair.param).startup.map_or(DType::F32, |v| self.program.var(v).dtype);
+                cast(pair.param, pair.master, in_dtype, DType::F32)
+            }
+            Direction::Master if in_global && reader.is_some() => NewOp::new(sym::ASSIGN)
+                .input(sym::X, [pair.master])
+                .output(sym::OUT, [pair.param])
+                .attr(sym::OP_ROLE, 0),
+            _ => return self.insert(pair, last.op, direction),
+        };
+        self.edit.insert(
+            At::After(last.op),
+            pass_on,
+            "passes the value on; the parameter is read before it is narrowed",
+        );
+        if narrowing.is_none() {
+            self.insert(pair, end, Direction::Master);
         }
     }
 
@@ -541,7 +646,11 @@ impl Plan<'_> {
                             self.flush(&mut pending, i);
                             pending.insert(i, (param, master, op));
                         }
-                        Some(Event { what: What::Sync, .. }) => drop(pending.shift_remove(&i)),
+                        Some(Event { what: What::Misnarrow, op, .. }) => {
+                            self.flush(&mut pending, i);
+                            pending.insert(i, (false, true, op));
+                        }
+                        Some(Event { what: What::Sync | What::Resynced, .. }) => drop(pending.shift_remove(&i)),
                         Some(Event { what: What::Narrow, .. }) => {}
                         Some(Event { what: What::Other, .. }) | None => self.flush(&mut pending, i),
                     }
