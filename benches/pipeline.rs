@@ -9,6 +9,10 @@ use mastercast::ir::{AttrValue, DType, Program, ProgramBuilder, Section};
 use mastercast::passes::{ManagerOptions, PassCx, PassManager};
 use std::time::{Duration, Instant};
 
+/// As in the command-line tool.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A job with about `ops` ops, startup and main together.
 fn job(ops: usize) -> Program {
     let layers = ops / 16;

@@ -17,15 +17,26 @@ pub struct Cell {
     pub is_parameter: bool,
 }
 
+/// A [`Cell`] in twelve bytes: ids with [`NONE`] for none, and two bits.
+#[derive(Clone, Copy)]
+struct Row {
+    vars: [u32; 2],
+    persistable: bool,
+    is_parameter: bool,
+}
+
+const NONE: u32 = u32::MAX;
+
 /// Declarations by name. The first declaration of a name counts; the verifier reports a second one.
 pub struct Cells {
-    rows: Vec<Cell>,
+    rows: Vec<Row>,
 }
 
 impl Cells {
     /// Reads the global blocks of both sections.
     pub fn new(program: &Program) -> Self {
-        let mut rows = vec![Cell::default(); program.names().len()];
+        let none = Row { vars: [NONE; 2], persistable: false, is_parameter: false };
+        let mut rows = vec![none; program.names().len()];
         for section in Section::ALL {
             let Some(global) = program.global_block(section) else { continue };
             for &id in &program.block(global).vars {
@@ -33,11 +44,10 @@ impl Cells {
                 let cell = &mut rows[var.name.index()];
                 cell.persistable |= var.persistable();
                 cell.is_parameter |= var.flags.is(VarFlag::IsParameter);
-                let place = match section {
-                    Section::Startup => &mut cell.startup,
-                    Section::Main => &mut cell.main,
-                };
-                place.get_or_insert(id);
+                let place = &mut cell.vars[section as usize];
+                if *place == NONE {
+                    *place = id.index() as u32;
+                }
             }
         }
         Cells { rows }
@@ -46,7 +56,9 @@ impl Cells {
     /// The row of a name.
     #[inline]
     pub fn get(&self, name: Name) -> Cell {
-        self.rows.get(name.index()).copied().unwrap_or_default()
+        let Some(row) = self.rows.get(name.index()) else { return Cell::default() };
+        let [startup, main] = row.vars.map(|v| (v != NONE).then_some(VarId(v)));
+        Cell { startup, main, persistable: row.persistable, is_parameter: row.is_parameter }
     }
 
     /// The declaration that main goes by: its own, else startup's.

@@ -9,10 +9,9 @@
 //! in step: equal terms descend from the same loads; a load that an initialiser overwrites is
 //! reported apart.
 
-use crate::analysis::cells::Cells;
-use crate::analysis::effects::Effects;
 use crate::analysis::exec::{Exec, ExecOptions, Form, Observer, Silent, Writer};
-use crate::analysis::pairs::{Pair, Pairs};
+use crate::analysis::facts::Facts;
+use crate::analysis::pairs::Pair;
 use crate::analysis::values::{Known, Value, ValueId};
 use crate::ir::{DType, F32, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
@@ -225,11 +224,13 @@ pub fn coherence(program: &Program) -> Coherence {
 
 /// The same with another op table, pairs that the caller knows of, and options.
 pub fn coherence_with(program: &Program, ops: &Ops, declared: &[(Name, Name)], options: ExecOptions) -> Coherence {
-    let kinds = ops.resolve(program);
-    let effects = Effects::new(program, &kinds);
-    let cells = Cells::new(program);
-    let pairs = Pairs::new(program, &kinds, &cells, declared);
-    let mut exec = Exec::new(program, &effects, &cells, &pairs, options);
+    prove(&Facts::new(program, ops, declared), options)
+}
+
+/// The same on facts that are at hand.
+pub fn prove(facts: &Facts<'_>, options: ExecOptions) -> Coherence {
+    let Facts { program, pairs, .. } = facts;
+    let mut exec = Exec::new(facts, options);
     let mut out = Coherence::default();
     out.remarks.extend(pairs.rejected().iter().map(|&p| Remark::BadPair(p)));
 
@@ -300,7 +301,7 @@ fn entry_findings(exec: &mut Exec<'_>, i: usize, no_startup: bool, verdict: &mut
     let findings = &mut verdict.findings;
     if !no_startup && exec.writer(pair.master) == Writer::Nobody {
         findings.push(Finding::Unset);
-        return;
+        return typed(exec, pair.param, p, pair.low, findings);
     }
     if !exec.in_step(i) {
         let finding = disagreement(exec, i, When::Entry);

@@ -34,15 +34,15 @@ pub struct BlockEffect {
 /// Effects of a program's ops.
 pub struct Effects<'p> {
     program: &'p Program,
-    kinds: &'p Kinds<'p>,
+    kinds: Kinds<'p>,
     blocks: IdVec<BlockId, BlockEffect>,
 }
 
 impl<'p> Effects<'p> {
     /// Computes the effects of all sub-blocks; those of ops are read off on demand.
-    pub fn new(program: &'p Program, kinds: &'p Kinds<'p>) -> Self {
+    pub fn new(program: &'p Program, kinds: &Kinds<'p>) -> Self {
         let n = program.block_rows();
-        let mut this = Effects { program, kinds, blocks: IdVec::filled(BlockEffect::default(), n) };
+        let mut this = Effects { program, kinds: kinds.clone(), blocks: IdVec::filled(BlockEffect::default(), n) };
         if n > 2 {
             let mut state = IdVec::filled(Visit::New, n);
             for block in program.block_ids() {

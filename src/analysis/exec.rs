@@ -7,6 +7,7 @@
 
 use crate::analysis::cells::Cells;
 use crate::analysis::effects::{Access, Effects};
+use crate::analysis::facts::Facts;
 use crate::analysis::order::positions;
 use crate::analysis::pairs::Pairs;
 use crate::analysis::values::{Known, Value, ValueId, Values};
@@ -82,10 +83,13 @@ pub struct Exec<'a> {
     /// all terms
     pub values: Values,
     options: ExecOptions,
-    state: Vec<ValueId>,
-    writers: Vec<Writer>,
+    state: Vec<State>,
+    /// op that wrote each cell last, [`NOBODY`] before
+    writers: Vec<u32>,
     /// load that wrote a cell nobody has read since
     unread: Vec<Option<OpId>>,
+    /// whether a load has been met at all
+    any_load: bool,
     files: FxHashMap<&'a str, u32>,
     keys: FxHashMap<&'a str, u32>,
     versions: Vec<u32>,
@@ -104,17 +108,54 @@ enum Inputs {
     Mixed,
 }
 
-const UNSET: u32 = u32::MAX;
+/// What a cell holds: a term, or one that need not be made until it is asked for. Most cells are
+/// temporaries of which nothing is known but the dtype.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct State(u32);
+
+/// No op wrote the cell.
+const NOBODY: u32 = u32::MAX;
+
+/// Before anything wrote the cell.
+const UNSET: State = State(u32::MAX);
+/// From here on: an opaque term, made on demand; the dtype's code is added.
+const OPAQUE: u32 = u32::MAX - 0xff;
+const OPAQUE_UP_TO_F32: State = State(OPAQUE + 0x80);
+const OPAQUE_UNKNOWN: State = State(OPAQUE + 0x81);
+
+impl State {
+    fn of(v: ValueId) -> State {
+        debug_assert!(v.0 < OPAQUE);
+        State(v.0)
+    }
+
+    fn opaque_of(known: Known) -> Option<State> {
+        match known {
+            Known::Is(d) => u32::try_from(d.code()).ok().filter(|&c| c < 0x80).map(|c| State(OPAQUE + c)),
+            Known::UpToF32 => Some(OPAQUE_UP_TO_F32),
+            Known::Unknown => Some(OPAQUE_UNKNOWN),
+        }
+    }
+
+    #[inline]
+    fn value(self) -> Option<ValueId> {
+        (self.0 < OPAQUE).then_some(ValueId(self.0))
+    }
+
+    fn opaque(self) -> Option<Known> {
+        match self {
+            UNSET => None,
+            OPAQUE_UP_TO_F32 => Some(Known::UpToF32),
+            OPAQUE_UNKNOWN => Some(Known::Unknown),
+            State(s) => s.checked_sub(OPAQUE).map(|code| Known::Is(DType::from_code(code as i32))),
+        }
+    }
+}
 
 impl<'a> Exec<'a> {
     /// A state before startup: nothing is known of any cell.
-    pub fn new(
-        program: &'a Program,
-        effects: &'a Effects<'a>,
-        cells: &'a Cells,
-        pairs: &'a Pairs,
-        options: ExecOptions,
-    ) -> Self {
+    pub fn new(facts: &'a Facts<'a>, options: ExecOptions) -> Self {
+        let Facts { program, effects, cells, pairs, .. } = facts;
         let n = program.names().len();
         Exec {
             program,
@@ -123,9 +164,10 @@ impl<'a> Exec<'a> {
             pairs,
             values: Values::new(),
             options,
-            state: vec![ValueId(UNSET); n],
-            writers: vec![Writer::Nobody; n],
+            state: vec![UNSET; n],
+            writers: vec![NOBODY; n],
             unread: vec![None; n],
+            any_load: false,
             files: FxHashMap::default(),
             keys: FxHashMap::default(),
             versions: Vec::new(),
@@ -138,18 +180,34 @@ impl<'a> Exec<'a> {
     /// What a cell holds now.
     #[inline]
     pub fn value(&mut self, name: Name) -> ValueId {
-        let v = self.state[name.index()];
-        if v.0 != UNSET {
+        let state = self.state[name.index()];
+        if let Some(v) = state.value() {
             return v;
         }
-        let v = self.values.fresh(Value::Entry(name), Known::Unknown);
-        self.state[name.index()] = v;
+        let v = match (state.opaque(), self.writer(name)) {
+            (Some(known), Writer::Op(op)) => self.values.fresh(Value::Opaque(op, 0), known),
+            _ => self.values.fresh(Value::Entry(name), Known::Unknown),
+        };
+        self.state[name.index()] = State::of(v);
         v
+    }
+
+    /// What is known of the dtype that a cell holds now.
+    #[inline]
+    pub fn known(&self, name: Name) -> Known {
+        let state = self.state[name.index()];
+        match state.value() {
+            Some(v) => self.values.known(v),
+            None => state.opaque().unwrap_or(Known::Unknown),
+        }
     }
 
     /// Who wrote a cell last.
     pub fn writer(&self, name: Name) -> Writer {
-        self.writers[name.index()]
+        match self.writers[name.index()] {
+            NOBODY => Writer::Nobody,
+            op => Writer::Op(OpId(op)),
+        }
     }
 
     /// The place of an op in the order in which the job runs.
@@ -210,7 +268,7 @@ impl<'a> Exec<'a> {
         }
         for &name in &written {
             let known = known.get(&name).copied().unwrap_or(Known::Unknown);
-            self.state[name.index()] = self.values.fresh(Value::Step(name), known);
+            self.state[name.index()] = State::of(self.values.fresh(Value::Step(name), known));
         }
         self.relate(holding);
     }
@@ -220,10 +278,10 @@ impl<'a> Exec<'a> {
         for &(i, form) in holding {
             let pair = self.pairs.rows()[i];
             let m = self.value(pair.master);
-            self.state[pair.param.index()] = match form {
+            self.state[pair.param.index()] = State::of(match form {
                 Form::Same => m,
                 Form::Narrow => self.values.cast(pair.low, m),
-            };
+            });
         }
     }
 
@@ -260,8 +318,7 @@ impl<'a> Exec<'a> {
     fn reads_only(&self, op: OpRef<'_>) -> Inputs {
         let mut seen = Inputs::None;
         for input in op.input_args() {
-            let v = self.state[input.index()];
-            let known = if v.0 == UNSET { Known::Unknown } else { self.values.known(v) };
+            let known = self.known(input);
             seen = match (known, seen) {
                 (Known::Is(d), Inputs::None) if d.is_float() => Inputs::One(d),
                 (Known::Is(d), Inputs::One(e)) if d.is_float() && d != e => return Inputs::Mixed,
@@ -286,9 +343,15 @@ impl<'a> Exec<'a> {
 
     #[inline]
     fn set(&mut self, op: OpRef<'_>, name: Name, value: ValueId, observer: &mut dyn Observer) {
-        self.state[name.index()] = value;
-        self.writers[name.index()] = Writer::Op(op.id);
-        if let Some(load) = self.unread[name.index()].take()
+        self.put(op, name, State::of(value), observer);
+    }
+
+    #[inline]
+    fn put(&mut self, op: OpRef<'_>, name: Name, state: State, observer: &mut dyn Observer) {
+        self.state[name.index()] = state;
+        self.writers[name.index()] = op.id.0;
+        if self.any_load
+            && let Some(load) = self.unread[name.index()].take()
             && self.loud
         {
             observer.lost(self, name, load, op.id);
@@ -296,13 +359,20 @@ impl<'a> Exec<'a> {
     }
 
     fn set_opaque(&mut self, op: OpRef<'_>, name: Name, out: u32, known: Known, observer: &mut dyn Observer) {
-        let v = self.values.fresh(Value::Opaque(op.id, out), known);
-        self.set(op, name, v, observer);
+        match State::opaque_of(known) {
+            Some(state) => self.put(op, name, state, observer),
+            None => {
+                let v = self.values.fresh(Value::Opaque(op.id, out), known);
+                self.set(op, name, v, observer);
+            }
+        }
     }
 
     fn step(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
-        for name in op.input_args().chain(op.attr_vars()) {
-            self.unread[name.index()] = None;
+        if self.any_load {
+            for name in op.input_args().chain(op.attr_vars()) {
+                self.unread[name.index()] = None;
+            }
         }
         let effect = self.effects.effect(op);
         match effect {
@@ -402,10 +472,11 @@ impl<'a> Exec<'a> {
         if uses_master {
             for (i, (&p, &m)) in params.iter().zip(masters).enumerate() {
                 let low = self.cells.dtype(self.program, p).unwrap_or(DType::Other(-1));
-                // The parameter keeps its run-time dtype: one that is still float32 takes the master as it is.
+                // The parameter keeps its run-time dtype: one that is still as wide as its master takes it as it is.
                 let (old_p, old_m) = (self.value(p), self.value(m));
                 let mut new_m = self.values.fresh(Value::Opaque(op.id, i as u32), Known::Is(DType::F32));
                 let mut new_p = match self.values.known(old_p) {
+                    _ if old_p == old_m => new_m,
                     Known::Is(DType::F32) => new_m,
                     Known::Is(d) if d == low => self.values.cast(low, new_m),
                     known => self.values.fresh(Value::Opaque(op.id, i as u32), known),
@@ -423,8 +494,8 @@ impl<'a> Exec<'a> {
             for (i, &name) in slot.args.iter().enumerate() {
                 // Updated in place: each keeps its dtype.
                 let known = match self.state[name.index()] {
-                    ValueId(UNSET) => self.declared(op, name),
-                    old => self.values.known(old),
+                    UNSET => self.declared(op, name),
+                    _ => self.known(name),
                 };
                 self.set_opaque(op, name, i as u32, known, observer);
             }
@@ -451,6 +522,7 @@ impl<'a> Exec<'a> {
     }
 
     fn load(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
+        self.any_load = true;
         let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("");
         let file = self.file(path);
         let version = self.versions[file as usize];

@@ -3,7 +3,7 @@
 //! Nothing here is stored in the IR: each analysis is computed from a program on demand, in time
 //! linear in its size, and is invalid after any edit.
 //!
-//! Reading order: [`effects`], [`defuse`], [`depgraph`], [`cells`], [`pairs`], [`values`], [`exec`],
+//! Reading order: [`effects`], [`defuse`], [`depgraph`], [`cells`], [`pairs`], [`values`], [`facts`], [`exec`],
 //! [`coherence`](mod@coherence).
 
 pub mod cells;
@@ -12,6 +12,7 @@ pub mod defuse;
 pub mod depgraph;
 pub mod effects;
 pub mod exec;
+pub mod facts;
 pub mod findings;
 pub mod order;
 pub mod pairs;

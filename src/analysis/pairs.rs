@@ -10,7 +10,7 @@ use crate::entity::EntityId;
 use crate::ir::{DType, OpId, Program, Section};
 use crate::names::{Name, sym};
 use crate::ops::{Effect, Kinds};
-use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
 
 /// How a pair was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,9 +82,10 @@ impl Pairs {
             links: Vec::new(),
             rejected: Vec::new(),
         };
-        let mut seen: FxHashMap<(Name, Name), ()> = FxHashMap::default();
+        let mut seen: FxHashSet<(Name, Name)> = FxHashSet::default();
+        seen.reserve(found.len());
         for (param, master, source) in found {
-            if param == master || seen.insert((param, master), ()).is_some() {
+            if param == master || !seen.insert((param, master)) {
                 continue;
             }
             let low = cells.dtype(program, param).unwrap_or(DType::Other(-1));

@@ -96,6 +96,9 @@ pub enum Value {
 struct Row {
     value: Value,
     known: Known,
+    /// The cast of this value that was asked for first: nearly all values are cast to one type, and
+    /// this spares them the table.
+    cast: Option<(DType, ValueId)>,
     depth: u16,
 }
 
@@ -107,7 +110,8 @@ const MAX_JOIN_DEPTH: u16 = 48;
 pub struct Values {
     rows: IdVec<ValueId, Row>,
     args: Vec<ValueId>,
-    table: HashTable<ValueId>,
+    /// terms by hash
+    table: HashTable<(u64, ValueId)>,
     join_casts: FxHashMap<(DType, ValueId), ValueId>,
 }
 
@@ -115,6 +119,11 @@ impl Values {
     /// No terms.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Makes room for `more` terms.
+    pub fn reserve(&mut self, more: usize) {
+        self.rows.reserve(more);
     }
 
     /// A term.
@@ -147,17 +156,16 @@ impl Values {
     /// A term that equals no other: made anew at each call.
     #[inline]
     pub fn fresh(&mut self, value: Value, known: Known) -> ValueId {
-        self.rows.push(Row { value, known, depth: 0 })
+        self.rows.push(Row { value, known, cast: None, depth: 0 })
     }
 
     fn cons(&mut self, value: Value, known: Known, depth: u16) -> ValueId {
         let h = fx(&value);
-        if let Some(&id) = self.table.find(h, |&id| self.rows[id].value == value) {
+        if let Some(&(_, id)) = self.table.find(h, |&(eh, id)| eh == h && self.rows[id].value == value) {
             return id;
         }
-        let id = self.rows.push(Row { value, known, depth });
-        let (rows, pool) = (&self.rows, &self.args);
-        self.table.insert_unique(h, id, |&id| rehash(rows, pool, id));
+        let id = self.rows.push(Row { value, known, cast: None, depth });
+        self.table.insert_unique(h, (h, id), |&(eh, _)| eh);
         id
     }
 
@@ -184,7 +192,16 @@ impl Values {
                 self.join_casts.insert((to, v), done);
                 done
             }
-            _ => self.cons(Value::Cast(to, v), Known::Is(to), row.depth),
+            _ => match row.cast {
+                Some((dtype, id)) if dtype == to => id,
+                Some(_) => self.cons(Value::Cast(to, v), Known::Is(to), row.depth),
+                None => {
+                    let value = Value::Cast(to, v);
+                    let id = self.rows.push(Row { value, known: Known::Is(to), cast: None, depth: row.depth });
+                    self.rows[v].cast = Some((to, id));
+                    id
+                }
+            },
         }
     }
 
@@ -212,7 +229,7 @@ impl Values {
             _ => false,
         };
         let h = apply_hash(kind, attrs, out, args);
-        if let Some(&id) = self.table.find(h, |&id| same(self, id)) {
+        if let Some(&(_, id)) = self.table.find(h, |&(eh, id)| eh == h && same(self, id)) {
             return id;
         }
         let start = self.args.len() as u32;
@@ -220,10 +237,10 @@ impl Values {
         let id = self.rows.push(Row {
             value: Value::Apply { kind, attrs, out, args: start, len: args.len() as u32 },
             known,
+            cast: None,
             depth,
         });
-        let (rows, pool) = (&self.rows, &self.args);
-        self.table.insert_unique(h, id, |&id| rehash(rows, pool, id));
+        self.table.insert_unique(h, (h, id), |&(eh, _)| eh);
         id
     }
 
@@ -257,13 +274,4 @@ fn apply_hash(kind: Symbol, attrs: AttrListId, out: u32, args: &[ValueId]) -> u6
     let mut h = rustc_hash::FxHasher::default();
     (kind, attrs.index(), out, args).hash(&mut h);
     h.finish()
-}
-
-fn rehash(rows: &IdVec<ValueId, Row>, pool: &[ValueId], id: ValueId) -> u64 {
-    match rows[id].value {
-        Value::Apply { kind, attrs, out, args, len } => {
-            apply_hash(kind, attrs, out, &pool[args as usize..(args + len) as usize])
-        }
-        value => fx(&value),
-    }
 }

@@ -80,7 +80,7 @@ impl Pass for LoadOrder {
             let r = program.op(load);
             let set: FxHashSet<Name> = r.output_args().collect();
             let (mut init, mut barrier) = (None, usize::MAX);
-            for other in events.of(program, r, pos).into_iter().filter(|&other| other > pos) {
+            for other in events.of(r, pos).into_iter().filter(|&other| other > pos) {
                 let op = program.op(ops[other]);
                 match role(program, &effects, &cells, op, &set) {
                     Role::Initialiser => init = Some(other),
@@ -113,7 +113,7 @@ impl Pass for LoadOrder {
             let mut lower: Key = (0, 0, 0);
             let mut lower_op: Option<(usize, Role)> = None;
             let mut targets: Vec<usize> = Vec::new();
-            let mut todo: BTreeSet<usize> = events.of(program, r, pos);
+            let mut todo: BTreeSet<usize> = events.of(r, pos);
             // What the ops between derive from the loaded cells: it changes when the load goes before them,
             // so an op that reads it holds the load back like one that reads the cells themselves.
             let mut derived: FxHashSet<Name> = FxHashSet::default();
@@ -193,10 +193,11 @@ fn role(program: &Program, effects: &Effects<'_>, cells: &Cells, op: OpRef<'_>, 
     }
 }
 
-/// Which ops of startup's global block touch the cells, or the files, of its loads.
+/// Which ops of startup's global block touch the cells, or the files, of its loads. Rows by cell.
 struct Events<'p> {
-    /// position, and whether the op reads the cell
-    by_cell: FxHashMap<Name, Vec<(u32, bool)>>,
+    starts: Vec<u32>,
+    /// position, and whether the op reads the cell; positions ascend within a row
+    touches: Vec<(u32, bool)>,
     /// by parameter: where an `amp_init` rewrites its master
     rewrites: FxHashMap<Name, Vec<(u32, Name)>>,
     by_file: FxHashMap<&'p str, Vec<u32>>,
@@ -204,49 +205,79 @@ struct Events<'p> {
 
 impl<'p> Events<'p> {
     fn new(program: &'p Program, effects: &Effects<'_>, global: crate::ir::BlockId, loads: &[(usize, OpId)]) -> Self {
-        let mut wanted = vec![false; program.names().len()];
+        let n = program.names().len();
+        let mut wanted = vec![false; n];
         for &(_, load) in loads {
             program.op(load).output_args().for_each(|n| wanted[n.index()] = true);
         }
-        let mut this =
-            Events { by_cell: FxHashMap::default(), rewrites: FxHashMap::default(), by_file: FxHashMap::default() };
+        let mut by_file: FxHashMap<&'p str, Vec<u32>> = FxHashMap::default();
+        let mut rewrites: FxHashMap<Name, Vec<(u32, Name)>> = FxHashMap::default();
+        // In program order: cell, position, whether it is read. The last row of a cell, for merging.
+        let mut rows: Vec<(Name, u32, bool)> = Vec::new();
+        let mut last = vec![u32::MAX; n];
         for (pos, op) in program.ops(global).enumerate() {
+            let effect = effects.effect(op);
             // What is derived from a loaded cell, and from that: a load that passes it changes it.
-            if matches!(effects.effect(op), Effect::Copy | Effect::Cast | Effect::Pure)
+            if matches!(effect, Effect::Copy | Effect::Cast | Effect::Pure)
                 && op.input_args().any(|n| wanted[n.index()])
             {
                 op.output_args().for_each(|n| wanted[n.index()] = true);
             }
-            if effects.effect(op) == Effect::AmpInit {
+            if effect == Effect::AmpInit {
                 for (&p, &m) in op.input(sym::MASTER_OF).iter().zip(op.output(sym::MASTER_PARAM_OUT)) {
                     if wanted[p.index()] {
                         wanted[m.index()] = true;
-                        this.rewrites.entry(p).or_default().push((pos as u32, m));
+                        rewrites.entry(p).or_default().push((pos as u32, m));
                     }
                 }
             }
             effects.each(op, |name, access| {
-                if wanted[name.index()] {
-                    let (list, reads) = (this.by_cell.entry(name).or_default(), access == Access::Read);
-                    match list.last_mut() {
-                        Some(last) if last.0 == pos as u32 => last.1 |= reads,
-                        _ => list.push((pos as u32, reads)),
+                if !wanted[name.index()] {
+                    return;
+                }
+                let reads = access == Access::Read;
+                let row = &mut last[name.index()];
+                match rows.get_mut(*row as usize) {
+                    Some(r) if r.1 == pos as u32 => r.2 |= reads,
+                    _ => {
+                        *row = rows.len() as u32;
+                        rows.push((name, pos as u32, reads));
                     }
                 }
             });
-            if let Some((path, true)) = file_use(op, effects.effect(op)) {
-                this.by_file.entry(path).or_default().push(pos as u32);
+            if let Some((path, true)) = file_use(op, effect) {
+                by_file.entry(path).or_default().push(pos as u32);
             }
         }
-        this
+        // Counting sort by cell.
+        let mut starts = vec![0u32; n + 1];
+        rows.iter().for_each(|r| starts[r.0.index() + 1] += 1);
+        for i in 0..n {
+            starts[i + 1] += starts[i];
+        }
+        let mut next = starts.clone();
+        let mut touches = vec![(0u32, false); rows.len()];
+        for (name, pos, reads) in rows {
+            touches[next[name.index()] as usize] = (pos, reads);
+            next[name.index()] += 1;
+        }
+        Events { starts, touches, rewrites, by_file }
+    }
+
+    fn row(&self, name: Name) -> &[(u32, bool)] {
+        &self.touches[self.starts[name.index()] as usize..self.starts[name.index() + 1] as usize]
     }
 
     /// Positions of the ops that share a cell or a file with a load, ascending, itself left out.
-    fn of(&self, program: &Program, load: OpRef<'_>, pos: usize) -> BTreeSet<usize> {
-        debug_assert!(program.op_rows() > pos);
-        let cells = load.output_args().filter_map(|n| self.by_cell.get(&n)).flatten().map(|&(p, _)| p as usize);
+    fn of(&self, load: OpRef<'_>, pos: usize) -> BTreeSet<usize> {
+        let cells = load.output_args().flat_map(|n| self.row(n)).map(|&(p, _)| p as usize);
         let file = load.attr(sym::FILE_PATH).and_then(|v| v.as_str()).and_then(|p| self.by_file.get(p));
-        cells.chain(file.into_iter().flatten().map(|&p| p as usize)).filter(|&p| p != pos).collect()
+        let mut all: Vec<usize> =
+            cells.chain(file.into_iter().flatten().map(|&p| p as usize)).filter(|&p| p != pos).collect();
+        all.sort_unstable();
+        all.dedup();
+        // From a sorted list a tree is built in linear time.
+        all.into_iter().collect()
     }
 
     /// The cells that a target, at `pos`, makes from what is loaded.
@@ -254,6 +285,11 @@ impl<'p> Events<'p> {
         match effect {
             // It narrows each cell from itself, and makes masters from their parameters.
             Effect::AmpInit => {
+                let (params, masters) = (op.input(sym::MASTER_OF), op.output(sym::MASTER_PARAM_OUT));
+                // One op may list all parameters, and there may be one load for each: take the shorter way.
+                if params.len() <= set.len() {
+                    return params.iter().zip(masters).filter(|(p, _)| set.contains(p)).map(|(_, &m)| m).collect();
+                }
                 let rewrites = set.iter().filter_map(|n| self.rewrites.get(n)).flatten();
                 rewrites.filter(|r| r.0 as usize == pos).map(|r| r.1).collect()
             }
@@ -263,7 +299,7 @@ impl<'p> Events<'p> {
 
     /// Positions of the ops after `from` and before `to` that read a cell.
     fn readers(&self, name: Name, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
-        let list = self.by_cell.get(&name).map_or(&[][..], |l| l);
+        let list = self.row(name);
         let start = list.partition_point(|e| e.0 as usize <= from);
         list[start..].iter().filter(|e| e.1).map(|e| e.0 as usize).take_while(move |&p| p < to)
     }

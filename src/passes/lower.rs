@@ -13,9 +13,8 @@
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
 use crate::analysis::coherence::{Subject, coherence_with};
-use crate::analysis::effects::Effects;
 use crate::analysis::exec::{Exec, ExecOptions, Observer};
-use crate::analysis::pairs::Pairs;
+use crate::analysis::facts::Facts;
 use crate::diag::Place;
 use crate::entity::EntityId;
 use crate::ir::{At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section, VarDef};
@@ -48,11 +47,9 @@ impl Pass for Lower {
     }
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
-        let kinds = cx.ops.resolve(program);
-        let effects = Effects::new(program, &kinds);
-        let cells = Cells::new(program);
-        let pairs = Pairs::new(program, &kinds, &cells, &cx.declared);
-        let mut exec = Exec::new(program, &effects, &cells, &pairs, ExecOptions::default());
+        let facts = Facts::new(program, cx.ops, &cx.declared);
+        let Facts { effects, .. } = &facts;
+        let mut exec = Exec::new(&facts, ExecOptions::default());
         let mut seen = Seen::default();
         for section in Section::ALL {
             if section == Section::Main {
@@ -69,6 +66,7 @@ impl Pass for Lower {
             .filter(|op| matches!(effects.effect(*op), Effect::Load | Effect::AmpInit | Effect::Resync))
             .map(|op| (op.id, effects.effect(op)))
             .collect();
+        let cells = facts.cells;
         let mut edit = Edit::new();
         for (&op, &dtype) in &seen.master_casts {
             let says = program.op(op).attr(sym::IN_DTYPE).and_then(AttrValue::as_int);

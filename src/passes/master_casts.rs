@@ -10,9 +10,9 @@
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
-use crate::analysis::effects::Effects;
 use crate::analysis::exec::{Exec, ExecOptions, Observer, Writer};
-use crate::analysis::pairs::{Pairs, split_master_name};
+use crate::analysis::facts::Facts;
+use crate::analysis::pairs::split_master_name;
 use crate::analysis::values::{Known, Value, ValueId};
 use crate::ir::{
     At, Attr, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section, VarDef, VarFlag, VarId,
@@ -46,19 +46,22 @@ impl Pass for MasterCasts {
 /// Gives optimizer ops the masters that they want.
 fn wire(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
     let kinds = cx.ops.resolve(program);
-    let cells = Cells::new(program);
     let mut wanting: Vec<(OpId, Vec<Name>)> = Vec::new();
     for block in program.section_blocks(Section::Main) {
         for op in program.ops(block) {
             let wants = kinds.get(op.kind()).effect == Effect::Optimizer(Wants::Master)
                 && op.attr(sym::MULTI_PRECISION).and_then(|v| v.as_bool()) == Some(true)
                 && op.input(sym::MASTER_PARAM).is_empty();
-            let params = op.input(sym::PARAM);
-            if wants && params.iter().all(|&p| cells.dtype(program, p).is_some_and(DType::is_low)) {
-                wanting.push((op.id, params.to_vec()));
+            if wants {
+                wanting.push((op.id, op.input(sym::PARAM).to_vec()));
             }
         }
     }
+    if wanting.is_empty() {
+        return EditSummary::default();
+    }
+    let cells = Cells::new(program);
+    wanting.retain(|(_, params)| params.iter().all(|&p| cells.dtype(program, p).is_some_and(DType::is_low)));
     if wanting.is_empty() {
         return EditSummary::default();
     }
@@ -265,12 +268,9 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
     if program.block(global).ops.is_empty() {
         return EditSummary::default();
     }
-    let kinds = cx.ops.resolve(program);
-    let effects = Effects::new(program, &kinds);
-    let cells = Cells::new(program);
-    let pairs = Pairs::new(program, &kinds, &cells, &cx.declared);
-    let mut exec =
-        Exec::new(program, &effects, &cells, &pairs, ExecOptions { ignore_rewrite: true, ..ExecOptions::default() });
+    let facts = Facts::new(program, cx.ops, &cx.declared);
+    let Facts { cells, pairs, .. } = &facts;
+    let mut exec = Exec::new(&facts, ExecOptions { ignore_rewrite: true, ..ExecOptions::default() });
     let n = pairs.rows().len();
     let mut watch = Watch { global, seeds: vec![Seed::default(); n], wide_before: vec![None; n], touched: Vec::new() };
     exec.run(Section::Startup, &mut watch);
@@ -325,7 +325,7 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
     let undeclared: Vec<_> = undeclared.into_iter().map(|i| pairs.rows()[i]).collect();
     drop(exec);
     for pair in undeclared {
-        declare(program, &cells, &mut edit, pair.param, pair.master);
+        declare(program, cells, &mut edit, pair.param, pair.master);
     }
     edit.commit(program, pass)
 }

@@ -7,18 +7,22 @@
 //! the master already holds at least what it would write. *Preserves*: every other op and its order;
 //! no float32 value is replaced by a rounded one. *Cost*: two proofs of the program.
 //!
+//! A resync narrows the parameter. Where an op between it and the user's own narrowing reads the parameter,
+//! or a second master is made from it, the value alone is passed on (a cast, an assign).
+//!
 //! Direction (SEMANTICS §4): what was loaded since the pair was last made from one another: parameter
 //! only, master only, or both. What an op of unknown kind may have written is left alone: a resync
 //! there could round a good master.
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
-use crate::analysis::coherence::{Coherence, Finding, Obligation, Subject, When, coherence_with};
+use crate::analysis::coherence::{Coherence, Finding, Obligation, Subject, When, prove};
 use crate::analysis::effects::{Access, Effects};
 use crate::analysis::exec::ExecOptions;
+use crate::analysis::facts::Facts;
 use crate::analysis::order::positions;
 use crate::analysis::pairs::{Pair, PairSource, Pairs};
-use crate::diag::{Code, Diagnostic, Place};
+use crate::diag::{Code, Diagnostic, Diagnostics, Place};
 use crate::entity::EntityId;
 use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
@@ -97,16 +101,13 @@ impl Pass for Resync {
     }
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
-        let proof =
-            coherence_with(program, cx.ops, &cx.declared, ExecOptions { ignore_rewrite: true, assume_entry: true });
-        let kinds = cx.ops.resolve(program);
-        let effects = Effects::new(program, &kinds);
-        let cells = Cells::new(program);
-        let pairs = Pairs::new(program, &kinds, &cells, &cx.declared);
+        let facts = Facts::new(program, cx.ops, &cx.declared);
+        let proof = prove(&facts, ExecOptions { ignore_rewrite: true, assume_entry: true });
+        let Facts { effects, cells, pairs, .. } = &facts;
         let mut edit = Edit::new();
-        clear_rewrites(program, cx, &effects, &pairs, &mut edit);
+        clear_rewrites(&facts, &mut cx.diagnostics, &mut edit);
         let broken = broken_pairs(&proof);
-        let mut plan = Plan { pass: *self, program, effects: &effects, pairs: &pairs, cells: &cells, edit: &mut edit };
+        let mut plan = Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit };
         if proof.verdicts.iter().any(|v| !v.proved()) {
             let pos = positions(program, Section::Startup);
             let anchors = plan.startup(&broken, &pos);
@@ -142,7 +143,8 @@ fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
 }
 
 /// Takes the pairs out of every `MasterOf`.
-fn clear_rewrites(program: &Program, cx: &mut PassCx<'_>, effects: &Effects<'_>, pairs: &Pairs, edit: &mut Edit) {
+fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut Edit) {
+    let Facts { program, effects, pairs, .. } = facts;
     // Masters that a rewrite would round, by the op; only computed when there is a rewrite.
     let mut lossy: Option<FxHashMap<OpId, Vec<Pair>>> = None;
     for section in Section::ALL {
@@ -158,9 +160,9 @@ fn clear_rewrites(program: &Program, cx: &mut PassCx<'_>, effects: &Effects<'_>,
                 if kept.len() == params.len() {
                     continue;
                 }
-                let lossy = lossy.get_or_insert_with(|| lossy_writers(program, cx));
+                let lossy = lossy.get_or_insert_with(|| lossy_writers(facts));
                 for pair in lossy.get(&op.id).into_iter().flatten() {
-                    cx.diagnostics.push(
+                    diagnostics.push(
                         Diagnostic::new(
                             Code::LossyMaster,
                             format!(
@@ -195,8 +197,8 @@ fn clear_rewrites(program: &Program, cx: &mut PassCx<'_>, effects: &Effects<'_>,
 }
 
 /// The pairs whose master is rounded at main's entry, by the op that wrote it.
-fn lossy_writers(program: &Program, cx: &PassCx<'_>) -> FxHashMap<OpId, Vec<Pair>> {
-    let proof = coherence_with(program, cx.ops, &cx.declared, ExecOptions::default());
+fn lossy_writers(facts: &Facts<'_>) -> FxHashMap<OpId, Vec<Pair>> {
+    let proof = prove(facts, ExecOptions::default());
     let mut out: FxHashMap<OpId, Vec<Pair>> = FxHashMap::default();
     for verdict in &proof.verdicts {
         let Subject::Pair(pair) = verdict.subject else { continue };

@@ -1,6 +1,6 @@
 //! What does a branch or a loop leave in each cell? A join; or what holds at its head in any iteration.
 
-use super::{Exec, Form, Observer};
+use super::{Exec, Form, Observer, State};
 use crate::analysis::values::{Known, Value};
 use crate::entity::EntityId;
 use crate::ir::{OpId, OpRef};
@@ -28,7 +28,7 @@ impl<'a> Exec<'a> {
             self.block(sub, observer);
             for (&name, &(old, old_writer)) in inside.writes.iter().zip(&before) {
                 let new = self.value(name);
-                self.state[name.index()] = self.values.join(op.id, new, old);
+                self.state[name.index()] = State::of(self.values.join(op.id, new, old));
                 if new == old {
                     self.writers[name.index()] = old_writer;
                 }
@@ -92,7 +92,7 @@ impl<'a> Exec<'a> {
     /// The state at the head of a loop, in any iteration.
     fn enter_loop(&mut self, head: &LoopHead<'_>) {
         for (&name, &known) in head.writes.iter().zip(&head.known) {
-            self.state[name.index()] = self.values.fresh(Value::Head(head.op, name), known);
+            self.state[name.index()] = State::of(self.values.fresh(Value::Head(head.op, name), known));
             self.unread[name.index()] = None;
         }
         self.relate(&head.holding);
