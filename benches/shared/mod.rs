@@ -3,7 +3,7 @@
 // Each bench uses a part.
 #![allow(dead_code)]
 
-use mastercast::ir::{Origin, Section};
+use mastercast::ir::{Origin, Program, Section};
 use mastercast::names::{Name, Symbol};
 use mastercast::paddle::proto::{export, read_program};
 use std::hint::black_box;
