@@ -108,7 +108,7 @@ pub fn summary(proof: &Coherence, program: &Program) -> String {
         ));
     }
     let mut counts: BTreeMap<Code, usize> = BTreeMap::new();
-    for code in proof.verdicts.iter().flat_map(|v| codes(v)) {
+    for code in proof.verdicts.iter().flat_map(codes) {
         *counts.entry(code).or_default() += 1;
     }
     if !counts.is_empty() {

@@ -31,6 +31,9 @@ enum OnConflict {
     Param,
 }
 
+/// Where the help lists what only a pass's author needs.
+const PASSES: &str = "To look into the passes";
+
 /// Arguments of `rewrite`.
 #[derive(Args)]
 #[command(after_help = "Example: mastercast rewrite --startup startup.pb --main main.pb \\\n    \
@@ -57,16 +60,16 @@ pub struct Rewrite {
     #[arg(long, value_name = "DIR")]
     load_dir: Option<String>,
     /// Run only the first N passes
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = PASSES)]
     stop_after: Option<usize>,
     /// Print the program after each pass
-    #[arg(long)]
+    #[arg(long, help_heading = PASSES)]
     print_after: bool,
     /// Do not verify between passes
-    #[arg(long)]
+    #[arg(long, help_heading = PASSES)]
     no_verify: bool,
     /// Print how long each pass took
-    #[arg(long)]
+    #[arg(long, help_heading = PASSES)]
     timings: bool,
 }
 
