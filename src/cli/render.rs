@@ -64,27 +64,26 @@ fn one(renderer: &Renderer, d: &Diagnostic, source: Option<&Source<'_>>) -> Stri
         Severity::Note => Level::NOTE,
     };
     let title = level.primary_title(&d.message).id(d.code.as_str());
-    let in_text = source.and_then(|s| range(&d.place).filter(|r| r.end <= s.text.len()).map(|r| (s, r)));
-    let mut group = Group::with_title(title);
+    // What a pass or a schedule put there stands in no text: it is named on a line of its own.
+    let within = |place: &Place| source.and_then(|s| range(place).filter(|r| r.end <= s.text.len()));
+    let mut annotations = Vec::new();
     let mut lines = Vec::new();
-    match in_text {
-        Some((source, at)) => {
-            let mut snippet =
-                Snippet::source(source.text).path(source.file).fold(true).annotation(AnnotationKind::Primary.span(at));
-            for l in &d.labels {
-                if let Some(r) = range(&l.place).filter(|r| r.end <= source.text.len()) {
-                    snippet = snippet.annotation(AnnotationKind::Context.span(r).label(&l.message));
-                }
-            }
-            group = group.element(snippet);
+    match within(&d.place) {
+        Some(r) => annotations.push(AnnotationKind::Primary.span(r)),
+        // A label on the same place says more.
+        None if d.place == Place::Nowhere || d.labels.iter().any(|l| l.place == d.place) => {}
+        None => lines.push(format!("at {}", d.place)),
+    }
+    for l in &d.labels {
+        match within(&l.place) {
+            Some(r) => annotations.push(AnnotationKind::Context.span(r).label(&l.message)),
+            None => lines.push(format!("{}: {}", l.message, l.place)),
         }
-        None => {
-            // A label on the same place says more.
-            if d.place != Place::Nowhere && d.labels.iter().all(|l| l.place != d.place) {
-                lines.push(format!("at {}", d.place));
-            }
-            lines.extend(d.labels.iter().map(|l| format!("{}: {}", l.message, l.place)));
-        }
+    }
+    let mut group = Group::with_title(title);
+    if let Some(source) = source.filter(|_| !annotations.is_empty()) {
+        let snippet = Snippet::source(source.text).path(source.file).fold(true);
+        group = group.element(annotations.into_iter().fold(snippet, |s, a| s.annotation(a)));
     }
     for line in &lines {
         group = group.element(Level::NOTE.no_name().message(line));

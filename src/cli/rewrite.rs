@@ -17,6 +17,7 @@ use mastercast::text;
 use mastercast::verify::{Checks, verify};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -133,7 +134,7 @@ impl Rewrite {
 
         std::fs::create_dir_all(&self.out).map_err(|e| Failure::new(format!("{}: {e}", self.out.display())))?;
         for source in &sources {
-            self.convert(source, &mut open)?;
+            self.convert(ui, source, &mut open)?;
         }
         self.write("startup.pb", &proto::export(&lowered, Section::Startup))?;
         self.write("main.pb", &proto::export(&lowered, Section::Main))?;
@@ -271,7 +272,7 @@ impl Rewrite {
         Ok(out)
     }
 
-    fn convert(&self, source: &Source, open: &mut Checkpoints) -> Result<(), Failure> {
+    fn convert(&self, ui: Ui, source: &Source, open: &mut Checkpoints) -> Result<(), Failure> {
         let Some(dir) = &source.converted else { return Ok(()) };
         let ckpt = open.get(&source.path)?;
         let items: Vec<(usize, &str)> =
@@ -279,7 +280,21 @@ impl Rewrite {
         if let Some(parent) = dir.parent() {
             std::fs::create_dir_all(parent).map_err(|e| Failure::new(format!("{}: {e}", parent.display())))?;
         }
-        ckpt::convert_to_streams(ckpt, &items, dir, &mut |_| {})?;
+        let total: u64 = items.iter().map(|&(i, _)| ckpt.entries()[i].bytes).fold(1, u64::saturating_add);
+        let live = !ui.quiet && std::io::stderr().is_terminal();
+        let (mut done, mut shown) = (0u64, None);
+        let outcome = ckpt::convert_to_streams(ckpt, &items, dir, &mut |bytes| {
+            done = done.saturating_add(bytes);
+            let percent = Some((done as f64 / total as f64 * 100.0) as u64);
+            if live && shown != percent {
+                shown = percent;
+                eprint!("\rconverting {}: {} %", source.path, percent.unwrap_or_default());
+            }
+        });
+        if shown.is_some() {
+            eprint!("\r\x1b[K");
+        }
+        outcome?;
         Ok(())
     }
 
