@@ -13,9 +13,9 @@ use crate::analysis::pairs::Pairs;
 use crate::analysis::values::{Known, Value, ValueId, Values};
 use crate::entity::EntityId;
 use crate::ir::{AttrValue, BlockId, DType, OpId, OpRef, Program, Section};
-use crate::names::{Name, sym};
+use crate::names::{Name, SeededMap, sym};
 use crate::ops::{Effect, Wants};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Who wrote a cell last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +42,9 @@ pub trait Observer {
     fn before(&mut self, _exec: &mut Exec<'_>, _op: OpRef<'_>) {}
     /// Called after each op.
     fn after(&mut self, _exec: &mut Exec<'_>, _op: OpRef<'_>) {}
+    /// Called instead for a control op whose blocks are not looked into: they are nested too deep, or in
+    /// one another. What they write is unknown afterwards.
+    fn skipped(&mut self, _exec: &mut Exec<'_>, _op: OpRef<'_>) {}
     /// A load wrote `name` and `by` overwrote it before anything read it.
     fn lost(&mut self, _exec: &Exec<'_>, _name: Name, _load: OpId, _by: OpId) {}
 }
@@ -68,6 +71,37 @@ pub struct ExecOptions {
     pub assume_entry: bool,
 }
 
+/// Loops in one another of which a relation is proved. The body of each is run up to four times, so
+/// that of deeper ones nothing is assumed.
+const MAX_LOOPS: usize = 3;
+/// Blocks in one another that are entered: as deep as a program that verifies.
+const MAX_BLOCKS: usize = crate::verify::MAX_NESTING + 1;
+/// Ops looked at for each op of the program. Only blocks that several ops run, which hold such blocks in
+/// turn, come near; beyond it nothing is known of what a block writes.
+const STEPS_A_ROW: u64 = 256;
+
+/// Texts with numbers, in order of first use.
+#[derive(Default)]
+struct Texts<'a> {
+    numbers: SeededMap<&'a str, u32>,
+    texts: Vec<&'a str>,
+}
+
+impl<'a> Texts<'a> {
+    fn number(&mut self, text: &'a str) -> u32 {
+        let next = self.texts.len() as u32;
+        let number = *self.numbers.entry(text).or_insert(next);
+        if number == next {
+            self.texts.push(text);
+        }
+        number
+    }
+
+    fn text(&self, number: u32) -> &'a str {
+        self.texts.get(number as usize).copied().unwrap_or("")
+    }
+}
+
 /// The state of an execution.
 pub struct Exec<'a> {
     /// the program
@@ -88,12 +122,18 @@ pub struct Exec<'a> {
     unread: Vec<Option<OpId>>,
     /// whether a load has been met at all
     any_load: bool,
-    files: FxHashMap<&'a str, u32>,
-    keys: FxHashMap<&'a str, u32>,
+    files: Texts<'a>,
+    keys: Texts<'a>,
     versions: Vec<u32>,
     open: Vec<bool>,
     /// whether the observer is told: not in the first sweeps of a loop body
     loud: bool,
+    /// loops around the op at hand
+    loops: usize,
+    /// blocks around the op at hand
+    depth: usize,
+    /// ops that may still be looked at
+    steps_left: u64,
     /// places of ops in program order, by section, computed when first asked for
     order: [std::cell::OnceCell<Vec<u32>>; 2],
 }
@@ -166,11 +206,14 @@ impl<'a> Exec<'a> {
             writers: vec![NOBODY; n],
             unread: vec![None; n],
             any_load: false,
-            files: FxHashMap::default(),
-            keys: FxHashMap::default(),
+            files: Texts::default(),
+            keys: Texts::default(),
             versions: Vec::new(),
             open: vec![false; program.block_rows()],
             loud: true,
+            loops: 0,
+            depth: 0,
+            steps_left: STEPS_A_ROW * (program.op_rows() as u64 + 1024),
             order: Default::default(),
         }
     }
@@ -284,11 +327,10 @@ impl<'a> Exec<'a> {
     }
 
     fn block(&mut self, block: BlockId, observer: &mut dyn Observer) {
-        // A block inside itself is reported by the verifier; its effects are unknown.
-        if std::mem::replace(&mut self.open[block.index()], true) {
-            return;
-        }
         let program = self.program;
+        self.open[block.index()] = true;
+        self.depth += 1;
+        self.steps_left = self.steps_left.saturating_sub(program.block(block).ops.len() as u64);
         for op in program.ops(block) {
             if self.loud {
                 observer.before(self, op);
@@ -298,7 +340,35 @@ impl<'a> Exec<'a> {
                 observer.after(self, op);
             }
         }
+        self.depth -= 1;
         self.open[block.index()] = false;
+    }
+
+    /// Whether the blocks of a control op are looked into.
+    fn enters(&self, op: OpRef<'_>) -> bool {
+        self.depth < MAX_BLOCKS && self.steps_left > 0 && op.sub_blocks().all(|b| !self.open[b.index()])
+    }
+
+    fn skip(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
+        if self.loud {
+            observer.skipped(self, op);
+        }
+        self.unknown(op, observer);
+    }
+
+    /// Outputs that no sub-block writes: step scopes and the like.
+    fn other_outputs(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
+        if op.output_args().next().is_none() {
+            return;
+        }
+        let effects = self.effects;
+        let written: FxHashSet<Name> = op.sub_blocks().flat_map(|b| &effects.block(b).writes).copied().collect();
+        for (i, name) in op.output_args().enumerate() {
+            if !written.contains(&name) && !self.cells.get(name).persistable {
+                let known = self.declared(op, name);
+                self.set_opaque(op, name, i as u32, known, observer);
+            }
+        }
     }
 
     /// The dtype that the op's own section declares. Startup and main may differ: a parameter is
@@ -394,8 +464,9 @@ impl<'a> Exec<'a> {
                 let args: Vec<_> = op.input_args().map(|n| self.value(n)).collect();
                 // They move values: the result has the dtype of what is moved.
                 let known = self.moved(&args);
+                let args = self.values.tuple(&args);
                 for (i, name) in op.output_args().enumerate() {
-                    let v = self.values.apply(op.kind(), op.data().attrs, i as u32, &args, known);
+                    let v = self.values.apply(op.kind(), op.data().attrs, i as u32, args, known);
                     self.set(op, name, v, observer);
                 }
             }
@@ -501,9 +572,8 @@ impl<'a> Exec<'a> {
     }
 
     fn file(&mut self, path: &'a str) -> u32 {
-        let next = self.files.len() as u32;
-        let file = *self.files.entry(path).or_insert(next);
-        if file == next {
+        let file = self.files.number(path);
+        if file as usize == self.versions.len() {
             self.versions.push(0);
         }
         file
@@ -511,12 +581,12 @@ impl<'a> Exec<'a> {
 
     /// The path of a file number.
     pub fn file_path(&self, file: u32) -> &'a str {
-        self.files.iter().find(|&(_, &f)| f == file).map_or("", |(p, _)| p)
+        self.files.text(file)
     }
 
     /// The text of a key number.
     pub fn key_text(&self, key: u32) -> &'a str {
-        self.keys.iter().find(|&(_, &k)| k == key).map_or("", |(p, _)| p)
+        self.keys.text(key)
     }
 
     fn load(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
@@ -528,8 +598,7 @@ impl<'a> Exec<'a> {
         let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints).unwrap_or_default();
         for (i, name) in op.output_args().enumerate() {
             let key = keys.get(i).map_or(self.program.name(name), |k| k);
-            let next = self.keys.len() as u32;
-            let key = *self.keys.entry(key).or_insert(next);
+            let key = self.keys.number(key);
             let known = match stored.get(i) {
                 Some(&code) => i32::try_from(code).map_or(Known::Unknown, |c| Known::Is(DType::from_code(c))),
                 // What a 16-bit cell may be loaded from (SEMANTICS §8); the interpreter refuses the rest.
@@ -594,12 +663,12 @@ impl<'a> Exec<'a> {
 
     /// Runs the sub-blocks one after the other, each on the state before it, and joins.
     fn cond(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
+        if !self.enters(op) {
+            return self.skip(op, observer);
+        }
         let effects = self.effects;
         for sub in op.sub_blocks() {
             let inside = effects.block(sub);
-            if inside.unknown && self.open[sub.index()] {
-                return self.unknown(op, observer);
-            }
             let before: Vec<_> = inside.writes.iter().map(|&n| (self.value(n), self.writers[n.index()])).collect();
             self.block(sub, observer);
             for (&name, &(old, old_writer)) in inside.writes.iter().zip(&before) {
@@ -611,22 +680,16 @@ impl<'a> Exec<'a> {
                 self.unread[name.index()] = None;
             }
         }
-        // Outputs that no sub-block writes: step scopes and the like.
-        for (i, name) in op.output_args().enumerate() {
-            if !op.sub_blocks().any(|b| effects.block(b).writes.contains(&name)) && !self.cells.get(name).persistable {
-                let known = self.declared(op, name);
-                self.set_opaque(op, name, i as u32, known, observer);
-            }
-        }
+        self.other_outputs(op, observer);
     }
 
     fn while_loop(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
+        if !self.enters(op) {
+            return self.skip(op, observer);
+        }
         let effects = self.effects;
         for sub in op.sub_blocks() {
             let inside = effects.block(sub);
-            if self.open[sub.index()] {
-                return self.unknown(op, observer);
-            }
             let mut touched: Vec<usize> = inside.writes.iter().flat_map(|&n| self.pairs.of(n)).collect();
             touched.sort_unstable();
             touched.dedup();
@@ -640,29 +703,29 @@ impl<'a> Exec<'a> {
             }
             // Quiet sweeps drop the relations and dtypes that the body does not keep, until it keeps all.
             let told = std::mem::replace(&mut self.loud, false);
-            for last in [false, false, true] {
+            self.loops += 1;
+            let deep = self.loops > MAX_LOOPS;
+            if deep {
+                head.assume_nothing();
+            }
+            for last in [false, false, true].into_iter().filter(|_| !deep) {
                 self.enter_loop(&head);
                 self.block(sub, observer);
                 if !self.drop_broken(&mut head) {
                     break;
                 }
                 if last {
-                    head.holding.clear();
-                    head.known.fill(Known::Unknown);
+                    head.assume_nothing();
                 }
             }
             self.loud = told;
             self.enter_loop(&head);
             self.block(sub, observer);
+            self.loops -= 1;
             // After the loop the state is that at its head, for some number of iterations.
             self.enter_loop(&head);
         }
-        for (i, name) in op.output_args().enumerate() {
-            if !op.sub_blocks().any(|b| effects.block(b).writes.contains(&name)) && !self.cells.get(name).persistable {
-                let known = self.declared(op, name);
-                self.set_opaque(op, name, i as u32, known, observer);
-            }
-        }
+        self.other_outputs(op, observer);
     }
 
     /// The state at the head of a loop, in any iteration.
@@ -696,4 +759,11 @@ struct LoopHead<'e> {
     /// the dtype of each written cell
     known: Vec<Known>,
     holding: Vec<(usize, Form)>,
+}
+
+impl LoopHead<'_> {
+    fn assume_nothing(&mut self) {
+        self.holding.clear();
+        self.known.fill(Known::Unknown);
+    }
 }

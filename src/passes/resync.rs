@@ -19,7 +19,7 @@ use crate::analysis::exec::ExecOptions;
 use crate::analysis::facts::Facts;
 use crate::analysis::order::positions;
 use crate::analysis::pairs::{Pair, PairSource, Pairs};
-use crate::diag::{Code, Diagnostic, Diagnostics, Place};
+use crate::diag::{Code, Diagnostic, Diagnostics, Places};
 use crate::entity::EntityId;
 use crate::ir::{At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
@@ -142,6 +142,7 @@ fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut E
     let Facts { program, effects, pairs, .. } = facts;
     // Masters that a rewrite would round, by the op; only computed when there is a rewrite.
     let mut lossy: Option<FxHashMap<OpId, Vec<Pair>>> = None;
+    let places = Places::new(program);
     for section in Section::ALL {
         for block in program.section_blocks(section) {
             for op in program.ops(block) {
@@ -165,7 +166,7 @@ fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut E
                                 program.name(pair.master),
                                 pair.low
                             ),
-                            Place::op(program, op.id),
+                            places.op(op.id),
                         )
                         .note("mended by `resync`"),
                     );
@@ -507,10 +508,11 @@ impl Plan<'_> {
     /// A copy that main declares float32 holds more than a narrowed source has: it is derived from the
     /// master, or, where the source has none, before the narrowing.
     fn copies(&mut self, proof: &Coherence, anchors: &FxHashMap<Name, OpId>, pos: &[u32]) {
-        let derived = proof.verdicts.iter().filter_map(|v| match v.subject {
-            Subject::Copy { cell, op, .. } => Some((v, cell, op)),
+        let copies = proof.verdicts.iter().filter_map(|v| match v.subject {
+            Subject::Copy { cell, op, .. } => Some((v.proved(), cell, op)),
             _ => None,
         });
+        let derived: Vec<(bool, Name, OpId)> = copies.collect();
         let mut masters = FxHashMap::default();
         for v in &proof.verdicts {
             if let Subject::Pair(p) = v.subject
@@ -519,14 +521,19 @@ impl Plan<'_> {
                 masters.entry(p.param).or_insert(p.master);
             }
         }
-        let sources = derived.clone().flat_map(|(_, _, op)| self.program.op(op).input_args());
+        // The copies that one op makes stand together.
+        let derived = || derived.chunk_by(|a, b| a.2 == b.2);
+        let sources = derived().flat_map(|made| self.program.op(made[0].2).input_args());
         let last_writers = self.last_writers(sources.chain(masters.values().copied()));
         let top = self.top_level_ops();
         let (mut anchors, mut later) = (anchors.clone(), Vec::new());
-        for (verdict, cell, op) in derived {
+        for made in derived() {
+            let op = made[0].2;
             let r = self.program.op(op);
             let mended = r.input_args().any(|n| anchors.contains_key(&n));
-            if verdict.proved() && !mended {
+            let Some(&(_, cell, _)) = made.iter().find(|&&(proved, ..)| mended || !proved) else { continue };
+            // To derive again would overwrite an output that something else has written since.
+            if r.output_args().filter(|&n| self.cells.get(n).persistable).count() > made.len() {
                 continue;
             }
             let low = |n: Name| self.cells.dtype(self.program, n).is_some_and(DType::is_low);
@@ -555,7 +562,7 @@ impl Plan<'_> {
                 true => self.edit.insert(At::After(anchor), new, DERIVED_AGAIN),
                 false => later.push((anchor, new)),
             }
-            anchors.insert(cell, anchor);
+            anchors.extend(made.iter().map(|&(_, cell, _)| (cell, anchor)));
         }
         self.singles(proof);
         for (anchor, new) in later {
