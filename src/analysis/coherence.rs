@@ -302,7 +302,7 @@ fn entry_findings(exec: &mut Exec<'_>, i: usize, no_startup: bool, verdict: &mut
     let findings = &mut verdict.findings;
     if !no_startup && exec.writer(pair.master) == Writer::Nobody {
         findings.push(Finding::Unset);
-        return;
+        return typed(exec, pair.param, p, pair.low, findings);
     }
     if !exec.in_step(i) {
         let finding = disagreement(exec, i, When::Entry);

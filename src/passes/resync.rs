@@ -7,6 +7,9 @@
 //! the master already holds at least what it would write. *Preserves*: every other op and its order;
 //! no float32 value is replaced by a rounded one. *Cost*: two proofs of the program.
 //!
+//! A resync narrows the parameter. Where an op between it and the user's own narrowing reads the parameter,
+//! or a second master is made from it, the value alone is passed on (a cast, an assign).
+//!
 //! Direction (SEMANTICS §4): what was loaded since the pair was last made from one another: parameter
 //! only, master only, or both. What an op of unknown kind may have written is left alone: a resync
 //! there could round a good master.
@@ -21,12 +24,14 @@ use crate::analysis::order::positions;
 use crate::analysis::pairs::{Pair, PairSource, Pairs};
 use crate::diag::{Code, Diagnostic, Diagnostics, Places};
 use crate::entity::EntityId;
-use crate::ir::{At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
+use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
 use crate::ops::{Effect, Wants};
 use crate::passes::master_casts::cast;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+
+mod copies;
 
 /// What to believe when parameter and master were both loaded and disagree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -253,16 +258,6 @@ impl Readers<'_> {
         self.ops.iter().copied().rfind(|&op| at(op) > at(from) && at(op) < until)
     }
 }
-
-/// Ops of startup's global block that write a cell.
-#[derive(Clone, Copy)]
-struct LastWriter {
-    last: OpId,
-    /// the last that is no `amp_init`
-    before_narrowing: OpId,
-}
-
-const DERIVED_AGAIN: &str = "its source is newer: derived again";
 
 /// A pair that an op touches, and which of its cells it writes.
 #[derive(Clone, Copy, Debug)]
@@ -501,136 +496,6 @@ impl Plan<'_> {
         if narrowing.is_none() {
             self.insert(pair, end, Direction::Master);
         }
-    }
-
-    /// Derives stale copies again, sources first.
-    ///
-    /// A copy that main declares float32 holds more than a narrowed source has: it is derived from the
-    /// master, or, where the source has none, before the narrowing.
-    fn copies(&mut self, proof: &Coherence, anchors: &FxHashMap<Name, OpId>, pos: &[u32]) {
-        let copies = proof.verdicts.iter().filter_map(|v| match v.subject {
-            Subject::Copy { cell, op, .. } => Some((v.proved(), cell, op)),
-            _ => None,
-        });
-        let derived: Vec<(bool, Name, OpId)> = copies.collect();
-        let mut masters = FxHashMap::default();
-        for v in &proof.verdicts {
-            if let Subject::Pair(p) = v.subject
-                && (v.proved() || anchors.contains_key(&p.master))
-            {
-                masters.entry(p.param).or_insert(p.master);
-            }
-        }
-        // The copies that one op makes stand together.
-        let derived = || derived.chunk_by(|a, b| a.2 == b.2);
-        let sources = derived().flat_map(|made| self.program.op(made[0].2).input_args());
-        let last_writers = self.last_writers(sources.chain(masters.values().copied()));
-        let top = self.top_level_ops();
-        let (mut anchors, mut later) = (anchors.clone(), Vec::new());
-        for made in derived() {
-            let op = made[0].2;
-            let r = self.program.op(op);
-            let mended = r.input_args().any(|n| anchors.contains_key(&n));
-            let Some(&(_, cell, _)) = made.iter().find(|&&(proved, ..)| mended || !proved) else { continue };
-            // To derive again would overwrite an output that something else has written since.
-            if r.output_args().filter(|&n| self.cells.get(n).persistable).count() > made.len() {
-                continue;
-            }
-            let low = |n: Name| self.cells.dtype(self.program, n).is_some_and(DType::is_low);
-            let wide = !low(cell) && r.input_args().any(low);
-            let mut new = NewOp::copy_of(self.program, op);
-            if wide {
-                new.inputs.iter_mut().flat_map(|(_, args)| args).for_each(|n| *n = *masters.get(n).unwrap_or(n));
-                for attr in new.attrs.iter_mut().filter(|a| a.name == sym::IN_DTYPE) {
-                    *attr = Attr::new(sym::IN_DTYPE, DType::F32);
-                }
-            }
-            let sources: Vec<Name> = new.inputs.iter().flat_map(|(_, args)| args.iter().copied()).collect();
-            let writers = sources.iter().flat_map(|n| {
-                let last = last_writers.get(n).map(|w| if wide && low(*n) { w.before_narrowing } else { w.last });
-                [anchors.get(n).copied(), last]
-            });
-            let in_global = writers.flatten().map(|o| top[self.program.op(o).block().index()].unwrap_or(o));
-            let Some(anchor) = in_global.max_by_key(|o| pos[o.index()]) else { continue };
-            // A copy that stands after its source's mend is derived there already.
-            if pos[anchor.index()] < pos[op.index()] {
-                continue;
-            }
-            // What is still to be narrowed there is copied before, or after.
-            let before = wide && sources.iter().any(|&n| low(n));
-            match before {
-                true => self.edit.insert(At::After(anchor), new, DERIVED_AGAIN),
-                false => later.push((anchor, new)),
-            }
-            anchors.extend(made.iter().map(|&(_, cell, _)| (cell, anchor)));
-        }
-        self.singles(proof);
-        for (anchor, new) in later {
-            self.edit.insert(At::After(anchor), new, DERIVED_AGAIN);
-        }
-    }
-
-    /// The op of startup's global block that last writes each of these cells.
-    fn last_writers(&self, names: impl Iterator<Item = Name>) -> FxHashMap<Name, LastWriter> {
-        let wanted: FxHashSet<Name> = names.collect();
-        let mut last: FxHashMap<Name, LastWriter> = FxHashMap::default();
-        if let Some(global) = self.program.global_block(Section::Startup).filter(|_| !wanted.is_empty()) {
-            for op in self.program.ops(global) {
-                self.effects.each(op, |n, access| {
-                    if access != Access::Read && wanted.contains(&n) {
-                        let w = last.entry(n).or_insert(LastWriter { last: op.id, before_narrowing: op.id });
-                        w.last = op.id;
-                        if self.effects.effect(op) != Effect::AmpInit {
-                            w.before_narrowing = op.id;
-                        }
-                    }
-                });
-            }
-        }
-        last
-    }
-
-    /// By block: the op of startup's global block that runs it; none for the global block itself.
-    fn top_level_ops(&self) -> Vec<Option<OpId>> {
-        let mut top = vec![None; self.program.block_rows()];
-        let Some(global) = self.program.global_block(Section::Startup) else { return top };
-        for op in self.program.ops(global).filter(|o| o.has_sub_blocks()) {
-            let mut stack: Vec<BlockId> = op.sub_blocks().collect();
-            while let Some(b) = stack.pop() {
-                if b != global && top[b.index()].is_none() {
-                    top[b.index()] = Some(op.id);
-                    self.program.ops(b).for_each(|o| stack.extend(o.sub_blocks()));
-                }
-            }
-        }
-        top
-    }
-
-    /// Narrows 16-bit parameters without master that are still wide at main's entry.
-    fn singles(&mut self, proof: &Coherence) {
-        let open: Vec<Name> = proof
-            .verdicts
-            .iter()
-            .filter(|v| !v.proved())
-            .filter_map(|v| match v.subject {
-                Subject::Param(name) => Some(name),
-                _ => None,
-            })
-            .collect();
-        let writers = self.last_writers(open.iter().copied());
-        for name in open {
-            if let (Some(w), Some(declared)) = (writers.get(&name), self.cells.dtype(self.program, name)) {
-                self.narrow(name, declared, w.last);
-            }
-        }
-    }
-
-    fn narrow(&mut self, name: Name, to: DType, after: OpId) {
-        let op = NewOp::new(sym::AMP_INIT)
-            .input(sym::X, [name])
-            .output(sym::OUT, [name])
-            .attr(sym::DTYPE, AttrValue::from(to));
-        self.edit.insert(At::After(after), op, "main declares it narrow");
     }
 
     /// Mends pairs after the writes of main that break them.
