@@ -22,7 +22,7 @@ use crate::analysis::exec::ExecOptions;
 use crate::analysis::facts::Facts;
 use crate::analysis::order::positions;
 use crate::analysis::pairs::{Pair, PairSource, Pairs};
-use crate::diag::{Code, Diagnostic, Diagnostics, Place};
+use crate::diag::{Code, Diagnostic, Diagnostics, Places};
 use crate::entity::EntityId;
 use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
@@ -107,7 +107,7 @@ impl Pass for Resync {
         let mut edit = Edit::new();
         clear_rewrites(&facts, &mut cx.diagnostics, &mut edit);
         let broken = broken_pairs(&proof);
-        let mut plan = Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit };
+        let mut plan = Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit, endings: Vec::new() };
         if proof.verdicts.iter().any(|v| !v.proved()) {
             let pos = positions(program, Section::Startup);
             let anchors = plan.startup(&broken, &pos);
@@ -147,6 +147,7 @@ fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut E
     let Facts { program, effects, pairs, .. } = facts;
     // Masters that a rewrite would round, by the op; only computed when there is a rewrite.
     let mut lossy: Option<FxHashMap<OpId, Vec<Pair>>> = None;
+    let places = Places::new(program);
     for section in Section::ALL {
         for block in program.section_blocks(section) {
             for op in program.ops(block) {
@@ -170,7 +171,7 @@ fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut E
                                 program.name(pair.master),
                                 pair.low
                             ),
-                            Place::op(program, op.id),
+                            places.op(op.id),
                         )
                         .note("mended by `resync`"),
                     );
@@ -274,6 +275,8 @@ struct Plan<'a> {
     pairs: &'a Pairs,
     cells: &'a Cells,
     edit: &'a mut Edit,
+    /// parameters to be narrowed from their masters, and after which op
+    endings: Vec<(Pair, OpId)>,
 }
 
 impl Plan<'_> {
@@ -393,6 +396,10 @@ impl Plan<'_> {
                 anchors.insert(pair.master, anchor);
             }
         }
+        // Only when every master has its value is a parameter that several share narrowed.
+        for (pair, end) in std::mem::take(&mut self.endings) {
+            self.insert(&pair, end, Direction::Master);
+        }
         anchors
     }
 
@@ -476,7 +483,7 @@ impl Plan<'_> {
         let shared = self.pairs.of(pair.param).nth(1).is_some();
         let in_global = self.program.block(last.block).index == 0;
         let pass_on = match direction {
-            _ if last.what == What::Sync => return self.insert(pair, end, Direction::Master),
+            _ if last.what == What::Sync => return self.endings.push((*pair, end)),
             Direction::Param if in_global && (reader.is_some() || shared) => {
                 let in_dtype = self.cells.get(pair.param).startup.map_or(DType::F32, |v| self.program.var(v).dtype);
                 cast(pair.param, pair.master, in_dtype, DType::F32)
@@ -492,9 +499,23 @@ impl Plan<'_> {
             pass_on,
             "passes the value on; the parameter is read before it is narrowed",
         );
-        if narrowing.is_none() {
-            self.insert(pair, end, Direction::Master);
+        // A resync also makes a master float32; after the narrowing it changes nothing else.
+        match narrowing {
+            None => self.endings.push((*pair, end)),
+            Some(op) if direction == Direction::Master && !self.loads_f32(last.op, pair.master) => {
+                self.endings.push((*pair, op));
+            }
+            Some(_) => {}
         }
+    }
+
+    /// Whether an op is a load that is known to bring float32 for a cell.
+    fn loads_f32(&self, op: OpId, name: Name) -> bool {
+        let op = self.program.op(op);
+        let place = op.output_args().position(|n| n == name);
+        let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints);
+        let code = place.zip(stored).and_then(|(i, codes)| codes.get(i).copied());
+        self.effects.effect(op) == Effect::Load && code == Some(i64::from(DType::F32.code()))
     }
 
     /// Mends pairs after the writes of main that break them.
