@@ -32,8 +32,11 @@ pub fn standalone(program: &Program, which: Standalone, cx: &PassCx<'_>) -> Resu
     let mut declared = indexmap::IndexMap::new();
     let mut edit = Edit::new();
     let mut make = Make { from: program, cells: &cells, out: &mut out, declared: &mut declared };
+    let mut derived = None;
     for subject in subjects(program, cx) {
         match subject {
+            // One op, several copies: they stand together.
+            Subject::Copy { op, .. } if derived.replace(op) == Some(op) => {}
             Subject::Pair(pair) => {
                 let (p, m) = (make.cell(pair.param, None), make.cell(pair.master, None));
                 match which {
@@ -111,7 +114,14 @@ impl Make<'_> {
     fn narrow(&mut self, edit: &mut Edit, block: crate::ir::BlockId, name: Name, low: DType) {
         let cell = self.cell(name, None);
         let base = format!("{}.wide", self.from.name(name));
-        let tmp = self.out.fresh_name(&base);
+        // Cells that come later have their names too.
+        let taken = |s: &Self, text: &str| [s.from.names(), s.out.names()].iter().any(|n| n.lookup(text).is_some());
+        let (mut text, mut n) = (base.clone(), 0u64);
+        while taken(self, &text) {
+            n += 1;
+            text = format!("{base}.{n}");
+        }
+        let tmp = self.out.intern(&text);
         let shape = self.declared.get(&cell).map(|d| d.shape.clone()).unwrap_or_default();
         self.declared.insert(tmp, VarDef::tensor(tmp, DType::F32, shape));
         let assign = NewOp::new(sym::ASSIGN).input(sym::X, [cell]).output(sym::OUT, [tmp]).attr(sym::OP_ROLE, 0);
