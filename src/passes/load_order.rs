@@ -8,13 +8,14 @@
 //! startup, and the events of the loaded cells.
 //!
 //! A load is left where it is when it is `pinned`, in a sub-block, in main, or when an op between depends
-//! on it: a reader (of the loaded cell, or of one derived from it), an unknown op, a control op, a save of
-//! its file, another load of the same cell. The `resync` pass mends after those.
+//! on it: a reader (of the loaded cell, or of one derived from it), an op that computes the cell from the
+//! loaded value, an unknown op, a control op, a save of its file, another load of the same cell. The `resync` pass mends after those.
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
 use crate::analysis::depgraph::file_use;
 use crate::analysis::effects::{Access, Effects};
+use crate::analysis::pairs::Pairs;
 use crate::diag::{Code, Diagnostic, Place};
 use crate::entity::EntityId;
 use crate::ir::{At, Edit, EditSummary, OpId, OpRef, Program, Section};
@@ -75,6 +76,7 @@ impl Pass for LoadOrder {
 
         let mut edit = Edit::new();
         let mut moved: FxHashMap<OpId, Key> = FxHashMap::default();
+        let mut pairs: Option<Pairs> = None;
         for (seq, &(pos, load)) in loads.iter().enumerate() {
             let r = program.op(load);
             if r.attr(sym::PINNED).and_then(|v| v.as_bool()) == Some(true) {
@@ -120,7 +122,15 @@ impl Pass for LoadOrder {
             }
             if let Some(init) = late_init {
                 // The loaded value never survives here; bring the load behind the last initialiser.
-                if after_barrier.is_none_or(|b| b > init) {
+                let seeds = |op: OpRef<'_>| {
+                    let pairs = pairs.get_or_insert_with(|| Pairs::new(program, &kinds, &cells, &cx.declared));
+                    seeds_master(pairs, op)
+                };
+                let used = || {
+                    let role = |op: OpRef<'_>| role(program, &effects, &cells, op, &set);
+                    events.used_between(program, ops, (pos, init), &set, role, seeds)
+                };
+                if after_barrier.is_none_or(|b| b > init) && !used() {
                     let why = format!("after the initialiser of what it loads ({:?})", program.op(ops[init]));
                     edit.relocate(load, At::After(ops[init]), why);
                     moved.insert(load, (2 * init as u64 + 2, 0, seq));
@@ -160,6 +170,14 @@ fn role(program: &Program, effects: &Effects<'_>, cells: &Cells, op: OpRef<'_>, 
             Role::Target
         }
         _ => Role::Barrier,
+    }
+}
+
+/// Whether an op makes a master from its parameter: where both are loaded it counts as an initialiser.
+fn seeds_master(pairs: &Pairs, op: OpRef<'_>) -> bool {
+    match (op.input(sym::X), op.output(sym::OUT)) {
+        (&[p], &[m]) => pairs.of(m).any(|i| pairs.rows()[i].param == p && pairs.rows()[i].master == m),
+        _ => false,
     }
 }
 
@@ -265,6 +283,54 @@ impl<'p> Events<'p> {
             }
             _ => op.output_args().collect(),
         }
+    }
+
+    /// Whether a load at `pos` cannot go behind the op at `init`, because an op up to there uses what it loads:
+    /// an initialiser computes from it, or a derivation would be left without any value to read.
+    fn used_between(
+        &self,
+        program: &Program,
+        ops: &[OpId],
+        (pos, init): (usize, usize),
+        set: &FxHashSet<Name>,
+        role: impl Fn(OpRef<'_>) -> Role,
+        mut seeds_master: impl FnMut(OpRef<'_>) -> bool,
+    ) -> bool {
+        let load = program.op(ops[pos]);
+        let mut renewed: FxHashSet<Name> = FxHashSet::default();
+        for &other in self.of(load, pos).range(pos + 1..=init) {
+            let op = program.op(ops[other]);
+            let old = |c: &Name| set.contains(c) && !renewed.contains(c);
+            match role(op) {
+                Role::Initialiser => {
+                    if op.input_args().any(|c| old(&c)) && !seeds_master(op) {
+                        return true;
+                    }
+                    renewed.extend(op.output_args().filter(|c| set.contains(c)));
+                }
+                Role::Target => {
+                    // Take the shorter way: one op may read, or one load may bring, every parameter.
+                    let alone = |c: &Name| old(c) && self.row(*c).first().is_none_or(|t| t.0 as usize == pos);
+                    let reads = |c: &&Name| self.reads_at(**c, other);
+                    let used = match op.input_args().take(set.len() + 1).count() <= set.len() {
+                        true => op.input_args().any(|c| alone(&c)),
+                        false => set.iter().filter(reads).any(alone),
+                    };
+                    if used {
+                        return true;
+                    }
+                }
+                // One before `init` holds the load back in any case.
+                Role::Barrier => {}
+            }
+        }
+        false
+    }
+
+    /// Whether the op at a position reads a cell.
+    fn reads_at(&self, name: Name, pos: usize) -> bool {
+        let row = self.row(name);
+        row.binary_search_by_key(&(pos as u32), |t| t.0).is_ok_and(|i| row[i].1)
     }
 
     /// Positions of the ops after `from` and before `to` that read a cell.

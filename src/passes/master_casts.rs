@@ -10,6 +10,7 @@
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
+use crate::analysis::effects::Access;
 use crate::analysis::exec::{Exec, ExecOptions, Observer, Writer};
 use crate::analysis::facts::Facts;
 use crate::analysis::pairs::split_master_name;
@@ -146,6 +147,19 @@ struct Seed {
     cast: Option<OpId>,
     /// whether the wide source still held its value at that cast
     source_holds: bool,
+    /// what is done to the master between the narrowing and the cast
+    between: Between,
+}
+
+/// What stands between the narrowing of a parameter and the cast that makes its master, and touches the
+/// master: the cast cannot pass it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Between {
+    #[default]
+    Nothing,
+    /// one initialiser, which goes along with the cast
+    Fill(OpId),
+    Other,
 }
 
 struct Watch {
@@ -157,11 +171,33 @@ struct Watch {
     touched: Vec<usize>,
 }
 
+impl Watch {
+    /// Notes what an op does to the masters that are not cast yet.
+    fn between(&mut self, exec: &Exec<'_>, op: OpRef<'_>) {
+        // What an `amp_init` rewrites does not count: see `ExecOptions::ignore_rewrite`.
+        if op.block() != self.global || exec.effects.effect(op) == Effect::AmpInit {
+            return;
+        }
+        let fills = exec.effects.effect(op) == Effect::Init && op.output_args().count() == 1;
+        exec.effects.each(op, |name, access| {
+            for i in exec.pairs.of(name) {
+                let (pair, seed) = (exec.pairs.rows()[i], &mut self.seeds[i]);
+                let casts = op.kind() == sym::CAST && op.input(sym::X) == [pair.param];
+                if name == pair.master && seed.cast.is_none() && !casts {
+                    let alone = seed.between == Between::Nothing && fills && access == Access::Write;
+                    seed.between = if alone { Between::Fill(op.id) } else { Between::Other };
+                }
+            }
+        });
+    }
+}
+
 impl Observer for Watch {
     fn before(&mut self, exec: &mut Exec<'_>, op: OpRef<'_>) {
         for i in self.touched.drain(..) {
             self.wide_before[i] = None;
         }
+        self.between(exec, op);
         for name in op.output_args() {
             for i in exec.pairs.of(name) {
                 let pair = exec.pairs.rows()[i];
@@ -203,13 +239,14 @@ impl Observer for Watch {
                 };
                 let in_place = from.is_some() && self.wide_before[i] == from;
                 if in_place {
-                    seed.narrowed_at = Some(op.id);
+                    (seed.narrowed_at, seed.cast, seed.between) = (Some(op.id), None, Between::Nothing);
                 } else if exec.values.known(v) == Known::Is(DType::F32) {
                     // A fresh float32 value: what was narrowed before is gone.
                     (seed.narrowed_at, seed.wide_source) = (None, None);
                 } else if let (Effect::Cast, &[t], Some(from)) = (exec.effects.effect(op), op.input(sym::X), from) {
                     let held = exec.value(t) == from && exec.values.known(from) == Known::Is(DType::F32);
                     seed.wide_source = held.then_some((t, op.id));
+                    (seed.cast, seed.between) = (None, Between::Nothing);
                 }
             }
         }
@@ -259,6 +296,18 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
         let Some(cast_op) = seed.cast.filter(|_| exec.values.known(v) == Known::Is(DType::F32)) else { continue };
         if program.op(cast_op).block() != global {
             continue;
+        }
+        let goes_to = match (seed.narrowed_at, seed.wide_source) {
+            (Some(narrowing), _) => Some(At::Before(narrowing)),
+            (None, Some((_, by))) if !seed.source_holds => Some(At::After(by)),
+            _ => None,
+        };
+        match (goes_to, seed.between) {
+            (Some(_), Between::Other) => continue,
+            (Some(place), Between::Fill(fill)) => {
+                edit.relocate(fill, place, "initialises the master before it is seeded");
+            }
+            _ => {}
         }
         if seed.narrowed_at.or(seed.wide_source.map(|w| w.1)).is_some()
             && program.op(cast_op).attr(sym::IN_DTYPE).is_some_and(|v| v.as_int() != Some(DType::F32.code().into()))

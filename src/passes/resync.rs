@@ -3,8 +3,8 @@
 //! *Before*: any program. *After*: each pair whose state at main's entry, or after a write in main, was
 //! not proved gets a `resync` op directly after the last load (or other write) that put it out of step;
 //! each stale derived copy is derived again after its source; a 16-bit parameter without master that is
-//! not narrowed gets an `amp_init`; `rewrite_master` of an `amp_init` is cleared for pairs, because
-//! the master already holds at least what it would write. *Preserves*: every other op and its order;
+//! not narrowed gets an `amp_init`; `rewrite_master` of an `amp_init` is cleared for pairs whose master
+//! another op writes, because it then holds at least what the rewrite would write. *Preserves*: every other op and its order;
 //! no float32 value is replaced by a rounded one. *Cost*: two proofs of the program.
 //!
 //! Direction (SEMANTICS §4): what was loaded since the pair was last made from one another: parameter
@@ -99,9 +99,10 @@ impl Pass for Resync {
         let proof = prove(&facts, ExecOptions { ignore_rewrite: true });
         let Facts { effects, cells, pairs, .. } = &facts;
         let mut edit = Edit::new();
-        clear_rewrites(&facts, &mut cx.diagnostics, &mut edit);
+        clear_rewrites(&facts, &proof, &mut cx.diagnostics, &mut edit);
         let broken = broken_pairs(&proof);
-        let mut plan = Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit };
+        let mut plan =
+            Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit, made: FxHashMap::default() };
         if proof.verdicts.iter().any(|v| !v.proved()) {
             let pos = positions(program, Section::Startup);
             let anchors = plan.startup(&broken, &pos);
@@ -136,9 +137,11 @@ fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
         .collect()
 }
 
-/// Takes the pairs out of every `MasterOf`.
-fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut Edit) {
+/// Takes the pairs out of every `MasterOf`, except those whose master nothing else writes. `proof` is that
+/// without the rewrites.
+fn clear_rewrites(facts: &Facts<'_>, proof: &Coherence, diagnostics: &mut Diagnostics, edit: &mut Edit) {
     let Facts { program, effects, pairs, .. } = facts;
+    let unset = |i: usize| proof.verdicts[i].findings.contains(&Finding::Unset);
     // Masters that a rewrite would round, by the op; only computed when there is a rewrite.
     let mut lossy: Option<FxHashMap<OpId, Vec<Pair>>> = None;
     for section in Section::ALL {
@@ -148,7 +151,7 @@ fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut E
                     continue;
                 }
                 let (params, masters) = (op.input(sym::MASTER_OF), op.output(sym::MASTER_PARAM_OUT));
-                let keeps = |p: Name, m: Name| !pairs.of(p).any(|i| pairs.rows()[i].master == m);
+                let keeps = |p: Name, m: Name| !pairs.of(p).any(|i| pairs.rows()[i].master == m && !unset(i));
                 let kept: Vec<(Name, Name)> =
                     params.iter().copied().zip(masters.iter().copied()).filter(|&(p, m)| keeps(p, m)).collect();
                 if kept.len() == params.len() {
@@ -258,6 +261,8 @@ struct Plan<'a> {
     pairs: &'a Pairs,
     cells: &'a Cells,
     edit: &'a mut Edit,
+    /// by parameter and place: the master that was made from the parameter there
+    made: FxHashMap<(Name, OpId), Name>,
 }
 
 impl Plan<'_> {
@@ -316,6 +321,15 @@ impl Plan<'_> {
     }
 
     fn insert(&mut self, pair: &Pair, anchor: OpId, direction: Direction) {
+        if direction == Direction::Param
+            && let first = *self.made.entry((pair.param, anchor)).or_insert(pair.master)
+            && first != pair.master
+        {
+            // The parameter is narrow by now: a second master takes the value of the first.
+            let copy =
+                NewOp::new(sym::ASSIGN).input(sym::X, [first]).output(sym::OUT, [pair.master]).attr(sym::OP_ROLE, 0);
+            return self.edit.insert(At::After(anchor), copy, "the parameter is newer than its second master");
+        }
         let op = NewOp::new(sym::RESYNC)
             .input(sym::PARAM, [pair.param])
             .input(sym::MASTER_PARAM, [pair.master])
@@ -417,7 +431,7 @@ impl Plan<'_> {
         let sources = derived.clone().flat_map(|(_, _, op)| self.program.op(op).input_args());
         let last_writers = self.last_writers(sources.chain(masters.values().copied()));
         let top = self.top_level_ops();
-        let (mut anchors, mut later) = (anchors.clone(), Vec::new());
+        let (mut anchors, mut later, mut after) = (anchors.clone(), Vec::new(), FxHashSet::default());
         for (verdict, cell, op) in derived {
             let r = self.program.op(op);
             let mended = r.input_args().any(|n| anchors.contains_key(&n));
@@ -429,9 +443,6 @@ impl Plan<'_> {
             let mut new = NewOp::copy_of(self.program, op);
             if wide {
                 new.inputs.iter_mut().flat_map(|(_, args)| args).for_each(|n| *n = *masters.get(n).unwrap_or(n));
-                for attr in new.attrs.iter_mut().filter(|a| a.name == sym::IN_DTYPE) {
-                    *attr = Attr::new(sym::IN_DTYPE, DType::F32);
-                }
             }
             let sources: Vec<Name> = new.inputs.iter().flat_map(|(_, args)| args.iter().copied()).collect();
             let writers = sources.iter().flat_map(|n| {
@@ -444,11 +455,19 @@ impl Plan<'_> {
             if pos[anchor.index()] < pos[op.index()] {
                 continue;
             }
-            // What is still to be narrowed there is copied before, or after.
-            let before = wide && sources.iter().any(|&n| low(n));
+            // What is still to be narrowed there is copied before, unless it is itself derived again after.
+            let before = wide && sources.iter().any(|&n| low(n)) && !sources.iter().any(|n| after.contains(n));
+            if wide && (before || !sources.iter().any(|&n| low(n))) {
+                for attr in new.attrs.iter_mut().filter(|a| a.name == sym::IN_DTYPE) {
+                    *attr = Attr::new(sym::IN_DTYPE, DType::F32);
+                }
+            }
             match before {
                 true => self.edit.insert(At::After(anchor), new, DERIVED_AGAIN),
-                false => later.push((anchor, new)),
+                false => {
+                    after.insert(cell);
+                    later.push((anchor, new));
+                }
             }
             anchors.insert(cell, anchor);
         }
