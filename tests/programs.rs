@@ -7,12 +7,12 @@
 mod fixture;
 
 use fixture::memory::Memory;
+use fixture::sound::{subject, unsound};
 use fixture::{Discharge, Fixture, Interp, Phase, Run};
-use mastercast::analysis::{self, Coherence, ExecOptions, Settled, Subject, Verdict, coherence_with};
-use mastercast::convert::Narrowing;
+use mastercast::analysis::{self, Coherence, ExecOptions, Settled, Subject, coherence_with};
 use mastercast::diag::{Code, Diagnostic, Severity};
 use mastercast::interp::{Interpreter, Options, Scope, Tensor};
-use mastercast::ir::{DType, EditNote, Program, Section};
+use mastercast::ir::{EditNote, Program, Section};
 use mastercast::names::{Name, sym};
 use mastercast::ops::{Effect, Ops};
 use mastercast::passes::{Lower, ManagerOptions, Pass, PassCx, PassError, PassManager, Report};
@@ -171,14 +171,6 @@ fn fixture_of(f: &Fixture) -> Fixture {
     Fixture::read(f.name.clone(), f.text.clone())
 }
 
-fn subject(v: &Verdict, p: &Program) -> String {
-    match v.subject {
-        Subject::Pair(pair) => format!("pair {} / {}", p.name(pair.param), p.name(pair.master)),
-        Subject::Copy { cell, source, .. } => format!("copy {} of {}", p.name(cell), p.name(source)),
-        Subject::Param(n) => format!("parameter {}", p.name(n)),
-    }
-}
-
 fn notes(report: &Report, p: &Program) -> String {
     let mut out = String::new();
     for pass in &report.passes {
@@ -270,7 +262,7 @@ fn execute(
         }
     }
     run.startup = cells(&scope);
-    wrong.extend(unsound(program, proof, &scope, true).map(|e| format!("{which}, at main's entry: {e}")));
+    wrong.extend(unsound(program, proof, &scope, true).into_iter().map(|e| format!("{which}, at main's entry: {e}")));
     let steps = match interp {
         Interp::Startup => 0,
         Interp::Step => 1,
@@ -287,7 +279,7 @@ fn execute(
         if step == 0 {
             run.step = cells(&scope);
         }
-        wrong.extend(unsound(program, proof, &scope, false).map(|e| format!("{which}, after a step: {e}")));
+        wrong.extend(unsound(program, proof, &scope, false).into_iter().map(|e| format!("{which}, after a step: {e}")));
     }
     if interp == Interp::Step && rewritten {
         for v in &proof.verdicts {
@@ -309,40 +301,6 @@ fn execute(
         }
     }
     run
-}
-
-/// Proved pairs that do not agree, and proved cells of another dtype than main declares.
-fn unsound(program: &Program, proof: &Coherence, scope: &Scope, entry: bool) -> impl Iterator<Item = String> {
-    let mut out = Vec::new();
-    for v in proof.verdicts.iter().filter(|v| v.proved()) {
-        let mut typed = |name: Name, dtype: DType| {
-            if let Some(t) = scope.get(program.name(name)).filter(|t| entry && t.dtype() != dtype) {
-                out.push(format!("{} is proved {dtype} but is {}", program.name(name), t.dtype()));
-            }
-        };
-        match v.subject {
-            Subject::Pair(pair) => {
-                typed(pair.param, pair.low);
-                typed(pair.master, DType::F32);
-                let cell = |n| scope.get(program.name(n));
-                let (Some(p), Some(m)) = (cell(pair.param), cell(pair.master)) else { continue };
-                let low = |t: &Tensor| t.cast(pair.low, Narrowing::NearestEven).unwrap();
-                let (p, m) = (low(p), low(m));
-                let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
-                if !p.to_f32_vec().iter().zip(&m.to_f32_vec()).all(same) {
-                    let (p, m) = (fixture::show(&p), fixture::show(&m));
-                    out.push(format!("{} is proved but holds {p} and {m}", subject(v, program)));
-                }
-            }
-            Subject::Param(name) => {
-                let main = program.global_block(Section::Main).into_iter().flat_map(|b| &program.block(b).vars);
-                let var = main.map(|&v| program.var(v)).find(|v| v.name == name);
-                var.into_iter().for_each(|v| typed(name, v.dtype));
-            }
-            Subject::Copy { .. } => {}
-        }
-    }
-    out.into_iter()
 }
 
 fn compare_run(which: &str, want: &Run, run: &Run) -> Vec<String> {

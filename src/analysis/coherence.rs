@@ -62,6 +62,8 @@ pub enum Obligation {
     },
     /// the stored dtype of a checkpoint entry is not known
     StoredDtype(Name),
+    /// the master went through 16 bits, and the stored dtype of what it stems from is not known
+    Rounded(Name),
     /// the dtype that the cell has at run time is not known
     RunDtype(Name),
     /// an op of unknown kind may have written a cell
@@ -247,9 +249,14 @@ pub fn prove(facts: &Facts<'_>, options: ExecOptions) -> Coherence {
     singles(&mut exec, &mut others);
 
     // What held at entry must hold through a step, for every step.
+    let lost = |f: &Finding| matches!(f, Finding::Stale { .. } | Finding::Unset);
     let holding: Vec<(usize, Form)> = (0..pairs.rows().len())
-        .filter(|&i| verdicts[i].findings.iter().all(|f| !matches!(f, Finding::Stale { .. } | Finding::Unset)))
-        .filter_map(|i| exec.form(i).map(|f| (i, f)))
+        .filter_map(|i| match options.assume_entry {
+            // Once mended a pair is narrowed.
+            true if !verdicts[i].proved() => Some((i, Form::Narrow)),
+            _ if verdicts[i].findings.iter().any(lost) => None,
+            _ => exec.form(i).map(|f| (i, f)),
+        })
         .collect();
     let masters: Vec<Known> = holding.iter().map(|&(i, _)| known_master(&mut exec, i)).collect();
     exec.enter_step(&holding);
@@ -294,7 +301,7 @@ fn entry_findings(exec: &mut Exec<'_>, i: usize, no_startup: bool, verdict: &mut
     let findings = &mut verdict.findings;
     if !no_startup && exec.writer(pair.master) == Writer::Nobody {
         findings.push(Finding::Unset);
-        return;
+        return typed(exec, pair.param, p, pair.low, findings);
     }
     if !exec.in_step(i) {
         let finding = disagreement(exec, i, When::Entry);
@@ -306,7 +313,7 @@ fn entry_findings(exec: &mut Exec<'_>, i: usize, no_startup: bool, verdict: &mut
     match lossy(exec, m, 0) {
         Some(true) => findings.push(Finding::Lossy { writer: exec.writer(pair.master) }),
         Some(false) => {}
-        None => findings.push(unproved(Obligation::StoredDtype(pair.master))),
+        None => findings.push(unproved(Obligation::Rounded(pair.master))),
     }
     if let Value::Cast(DType::F32, inner) = exec.values.get(m)
         && matches!(exec.values.get(inner), Value::Load { .. })
@@ -394,11 +401,9 @@ fn disagreement(exec: &mut Exec<'_>, i: usize, when: When) -> Finding {
     if let Some(op) = sp.unknown.or(sm.unknown) {
         return unproved(Obligation::UnknownOp(op));
     }
+    // What was read before anything wrote it: nothing is known of its dtype either.
     if let Some(name) = sp.entry.or(sm.entry).filter(|_| when == When::Entry) {
-        let written = |n| exec.writer(n) != Writer::Nobody;
-        if !written(pair.param) || !written(pair.master) {
-            return unproved(Obligation::NeverWritten(name));
-        }
+        return unproved(Obligation::NeverWritten(name));
     }
     if !sp.whole || !sm.whole {
         return unproved(Obligation::Branches);
@@ -446,7 +451,9 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
         }
         let inputs: Vec<Name> = op.input_args().collect();
         let Some(&source) = inputs.first() else { continue };
-        if !inputs.iter().all(|&n| exec.cells.get(n).persistable) {
+        // An op that overwrites what it reads leaves nothing to compare with.
+        let in_place = op.output_args().any(|n| inputs.contains(&n));
+        if in_place || !inputs.iter().all(|&n| exec.cells.get(n).persistable) {
             continue;
         }
         for (i, cell) in op.output_args().enumerate() {
@@ -455,7 +462,7 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
                 let p = exec.pairs.rows()[k];
                 inputs == [p.param] && p.master == cell || inputs == [p.master] && p.param == cell
             });
-            if !last || is_pair || inputs.contains(&cell) || !exec.cells.get(cell).persistable {
+            if !last || is_pair || !exec.cells.get(cell).persistable {
                 continue;
             }
             let args: Vec<ValueId> = inputs.iter().map(|&n| exec.value(n)).collect();

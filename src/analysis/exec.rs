@@ -17,6 +17,8 @@ use crate::names::{Name, sym};
 use crate::ops::{Effect, Wants};
 use rustc_hash::FxHashMap;
 
+mod control;
+
 /// Who wrote a cell last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Writer {
@@ -64,6 +66,8 @@ impl Observer for Silent {}
 pub struct ExecOptions {
     /// leave masters as they are at an `amp_init` that would overwrite them
     pub ignore_rewrite: bool,
+    /// take every pair to be in step when main starts, and look for what main breaks
+    pub assume_entry: bool,
 }
 
 /// The state of an execution.
@@ -566,6 +570,8 @@ impl<'a> Exec<'a> {
         let low = DType::from_code(code);
         let (pv, mv) = (self.value(p), self.value(m));
         let agree = self.values.cast(low, pv) == self.values.cast(low, mv);
+        // Whatever the master was, it is float32 afterwards.
+        let mv = self.values.cast(DType::F32, mv);
         let wide = self.values.cast(DType::F32, pv);
         let takes_param = op.attr(sym::ON_CONFLICT).and_then(AttrValue::as_str) == Some("param");
         let new_m = match op.attr(sym::DIRECTION).and_then(AttrValue::as_str) {
@@ -587,109 +593,4 @@ impl<'a> Exec<'a> {
     fn loaded(&self, name: Name) -> bool {
         self.writer(name).op().is_some_and(|op| self.effects.effect(self.program.op(op)) == Effect::Load)
     }
-
-    /// Runs the sub-blocks one after the other, each on the state before it, and joins.
-    fn cond(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
-        let effects = self.effects;
-        for sub in op.sub_blocks() {
-            let inside = effects.block(sub);
-            if inside.unknown && self.open[sub.index()] {
-                return self.unknown(op, observer);
-            }
-            let before: Vec<_> = inside.writes.iter().map(|&n| (self.value(n), self.writers[n.index()])).collect();
-            self.block(sub, observer);
-            for (&name, &(old, old_writer)) in inside.writes.iter().zip(&before) {
-                let new = self.value(name);
-                self.state[name.index()] = State::of(self.values.join(op.id, new, old));
-                if new == old {
-                    self.writers[name.index()] = old_writer;
-                }
-                self.unread[name.index()] = None;
-            }
-        }
-        // Outputs that no sub-block writes: step scopes and the like.
-        for (i, name) in op.output_args().enumerate() {
-            if !op.sub_blocks().any(|b| effects.block(b).writes.contains(&name)) && !self.cells.get(name).persistable {
-                let known = self.declared(op, name);
-                self.set_opaque(op, name, i as u32, known, observer);
-            }
-        }
-    }
-
-    fn while_loop(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
-        let effects = self.effects;
-        for sub in op.sub_blocks() {
-            let inside = effects.block(sub);
-            if self.open[sub.index()] {
-                return self.unknown(op, observer);
-            }
-            let mut touched: Vec<usize> = inside.writes.iter().flat_map(|&n| self.pairs.of(n)).collect();
-            touched.sort_unstable();
-            touched.dedup();
-            let holding: Vec<(usize, Form)> =
-                touched.into_iter().filter_map(|i| self.form(i).map(|f| (i, f))).collect();
-            let mut head =
-                LoopHead { op: op.id, writes: &inside.writes, known: Vec::with_capacity(inside.writes.len()), holding };
-            for &name in head.writes {
-                let v = self.value(name);
-                head.known.push(self.values.known(v));
-            }
-            // Quiet sweeps drop the relations and dtypes that the body does not keep, until it keeps all.
-            let told = std::mem::replace(&mut self.loud, false);
-            for last in [false, false, true] {
-                self.enter_loop(&head);
-                self.block(sub, observer);
-                if !self.drop_broken(&mut head) {
-                    break;
-                }
-                if last {
-                    head.holding.clear();
-                    head.known.fill(Known::Unknown);
-                }
-            }
-            self.loud = told;
-            self.enter_loop(&head);
-            self.block(sub, observer);
-            // After the loop the state is that at its head, for some number of iterations.
-            self.enter_loop(&head);
-        }
-        for (i, name) in op.output_args().enumerate() {
-            if !op.sub_blocks().any(|b| effects.block(b).writes.contains(&name)) && !self.cells.get(name).persistable {
-                let known = self.declared(op, name);
-                self.set_opaque(op, name, i as u32, known, observer);
-            }
-        }
-    }
-
-    /// The state at the head of a loop, in any iteration.
-    fn enter_loop(&mut self, head: &LoopHead<'_>) {
-        for (&name, &known) in head.writes.iter().zip(&head.known) {
-            self.state[name.index()] = State::of(self.values.fresh(Value::Head(head.op, name), known));
-            self.unread[name.index()] = None;
-        }
-        self.relate(&head.holding);
-    }
-
-    /// Drops what was assumed at the head and does not hold at the end of the body; whether anything was.
-    fn drop_broken(&mut self, head: &mut LoopHead<'_>) -> bool {
-        let pairs = head.holding.len();
-        head.holding.retain(|&(i, f)| self.form(i) == Some(f));
-        let mut dropped = head.holding.len() < pairs;
-        for (&name, known) in head.writes.iter().zip(&mut head.known) {
-            let v = self.value(name);
-            if *known != Known::Unknown && self.values.known(v) != *known {
-                (*known, dropped) = (Known::Unknown, true);
-            }
-        }
-        dropped
-    }
-}
-
-/// What is assumed at the head of a loop.
-struct LoopHead<'e> {
-    op: OpId,
-    writes: &'e [Name],
-    /// the dtype of each written cell
-    known: Vec<Known>,
-    holding: Vec<(usize, Form)>,
 }

@@ -28,6 +28,22 @@ fn effect(program: &Program, op: OpId) -> Effect {
     Ops::standard().get(program.op(op).kind_str()).map_or(Effect::Unknown, |s| s.effect)
 }
 
+impl Finding {
+    /// The code of this finding about a subject.
+    pub fn code(&self, subject: &Subject) -> Code {
+        match (self, subject) {
+            (Finding::Stale { .. }, Subject::Copy { .. }) => Code::StaleCopy,
+            (Finding::Stale { old, .. }, Subject::Pair(p)) if *old == p.master => Code::StaleMaster,
+            (Finding::Stale { .. }, _) => Code::StaleParameter,
+            (Finding::Lossy { .. }, _) => Code::LossyMaster,
+            (Finding::WrongType { .. }, _) => Code::WrongDtype,
+            (Finding::Conflict { .. }, _) => Code::LoadConflict,
+            (Finding::Unset, _) => Code::UnsetMaster,
+            (Finding::Unproved { .. }, _) => Code::Unproved,
+        }
+    }
+}
+
 struct Tell<'p> {
     program: &'p Program,
 }
@@ -114,7 +130,7 @@ impl Tell<'_> {
             Subject::Pair(p) if old.0 == p.master => (
                 Code::StaleMaster,
                 format!(
-                    "{} master {} does not descend from the value that {} holds",
+                    "{}, master {} does not descend from the value that {} holds",
                     self.when(when),
                     self.name(old.0),
                     self.name(new.0)
@@ -123,7 +139,7 @@ impl Tell<'_> {
             Subject::Pair(_) => (
                 Code::StaleParameter,
                 format!(
-                    "{} parameter {} does not descend from the value that its master {} holds",
+                    "{}, parameter {} does not descend from the value that its master {} holds",
                     self.when(when),
                     self.name(old.0),
                     self.name(new.0)
@@ -132,7 +148,7 @@ impl Tell<'_> {
             Subject::Copy { source, .. } => (
                 Code::StaleCopy,
                 format!(
-                    "{} {} still holds what was derived from the old value of {}",
+                    "{}, {} still holds what was derived from the old value of {}",
                     self.when(when),
                     self.name(old.0),
                     self.name(*source)
@@ -159,9 +175,11 @@ impl Tell<'_> {
 
     fn unproved(&self, subject: &Subject, when: When, obligation: &Obligation) -> Diagnostic {
         let what = match subject {
-            Subject::Pair(p) => format!("{} and its master {}", self.name(p.param), self.name(p.master)),
-            Subject::Copy { cell, source, .. } => format!("{} and its source {}", self.name(*cell), self.name(*source)),
-            Subject::Param(n) => self.name(*n),
+            Subject::Pair(p) => format!("{} and its master {} are as they", self.name(p.param), self.name(p.master)),
+            Subject::Copy { cell, source, .. } => {
+                format!("{} and its source {} are as they", self.name(*cell), self.name(*source))
+            }
+            Subject::Param(n) => format!("{} is as it", self.name(*n)),
         };
         let place = match (when, obligation) {
             (_, Obligation::UnknownOp(op)) => Place::op(self.program, *op),
@@ -181,17 +199,17 @@ impl Tell<'_> {
             Obligation::StoredDtype(n) => {
                 format!("the dtype that the checkpoint holds for {} is not known", self.name(*n))
             }
+            Obligation::Rounded(n) => format!(
+                "{} is widened from 16 bits, and the dtype that the checkpoint holds is not known: it may be float32",
+                self.name(*n)
+            ),
             Obligation::RunDtype(n) => format!("the dtype that {} has at run time is not known", self.name(*n)),
             Obligation::UnknownOp(_) => "an op of unknown kind may have written the cell".to_owned(),
             Obligation::NeverWritten(n) => format!("nothing in startup writes {}", self.name(*n)),
             Obligation::Branches => "the values come from branches that the proof does not relate".to_owned(),
         };
-        Diagnostic::new(
-            Code::Unproved,
-            format!("cannot tell {} whether {what} are as they must be", self.when(when)),
-            place,
-        )
-        .note(note)
+        Diagnostic::new(Code::Unproved, format!("cannot tell whether {what} must be {}", self.when(when)), place)
+            .note(note)
     }
 
     fn remark(&self, remark: &Remark) -> Diagnostic {

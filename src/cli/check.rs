@@ -3,11 +3,15 @@
 use super::input::{Checkpoints, apply, job};
 use super::{FINDINGS, Failure, Format, Outcome, Programs, Ui, print_out, render};
 use clap::Args;
-use mastercast::analysis::{self, Coherence, Subject, coherence};
-use mastercast::diag::{Diagnostics, render_json};
-use mastercast::ir::Program;
+use mastercast::analysis::cells::Cells;
+use mastercast::analysis::{self, Coherence, Subject, Verdict, coherence};
+use mastercast::diag::{Code, Diagnostics, Severity, render_json};
+use mastercast::ir::{Program, Section};
+use mastercast::names::sym;
+use mastercast::ops::{Effect, Ops};
 use mastercast::verify::{Checks, verify};
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 /// Arguments of `check`.
@@ -30,7 +34,7 @@ impl Check {
         let mut proof = None;
         if !found.has_errors() {
             let mut open = Checkpoints::default();
-            found.extend(apply(&self.programs, &mut loaded.program, &mut open)?.diagnostics);
+            found.extend(apply(ui, &self.programs, &mut loaded.program, &mut open)?.diagnostics);
             found.extend(verify(&loaded.program, Checks::ALL));
             if !found.has_errors() {
                 let settled = prove(&loaded.program, &mut open)?;
@@ -48,8 +52,11 @@ impl Check {
             Format::Text => {
                 let shown = if ui.quiet { only_errors(&found) } else { found };
                 eprint!("{}", render::diagnostics(ui, &shown, loaded.source().as_ref()));
+                if let Some(d) = shown.iter().next().filter(|_| !ui.quiet) {
+                    eprintln!("`mastercast explain {}` tells more\n", d.code);
+                }
                 let line = match &proof {
-                    Some(p) => summary(p),
+                    Some(p) => summary(p, &loaded.program),
                     None => "not proved: the program does not verify".to_owned(),
                 };
                 print_out(format!("{line}\n").as_bytes())?;
@@ -59,9 +66,10 @@ impl Check {
     }
 }
 
-fn only_errors(found: &Diagnostics) -> Diagnostics {
+/// The errors among findings.
+pub fn only_errors(found: &Diagnostics) -> Diagnostics {
     let mut out = Diagnostics::new();
-    for d in found.iter().filter(|d| d.severity == mastercast::diag::Severity::Error) {
+    for d in found.iter().filter(|d| d.severity == Severity::Error) {
         out.push(d.clone());
     }
     out
@@ -84,15 +92,54 @@ pub fn prove(program: &Program, open: &mut Checkpoints) -> Result<Coherence, Fai
     }
 }
 
-/// One line on the outcome.
-pub fn summary(proof: &Coherence) -> String {
+/// One line on the outcome: how many pairs are in step, and what the others have.
+pub fn summary(proof: &Coherence, program: &Program) -> String {
     let (pairs, good) = proof.pair_counts();
     let others = proof.verdicts.iter().filter(|v| !matches!(v.subject, Subject::Pair(_)) && !v.proved()).count();
-    let more = if others > 0 { format!("; {others} other cells are not as they must be") } else { String::new() };
-    match (pairs, good) {
-        (0, _) => format!("no parameter/master pair{more}"),
-        (n, g) if n == g => format!("{n} of {n} pairs proved in step{more}"),
-        (n, g) => format!("{g} of {n} pairs proved in step, {} not{more}", n - g),
+    let mut line = match pairs {
+        0 => format!("no parameter/master pair: {}", why_none(program)),
+        1 => format!("{good} of 1 pair proved in step"),
+        n => format!("{good} of {n} pairs proved in step"),
+    };
+    if others > 0 {
+        line.push_str(&format!(
+            "; {others} other {} not as they must be",
+            if others == 1 { "cell is" } else { "cells are" }
+        ));
+    }
+    let mut counts: BTreeMap<Code, usize> = BTreeMap::new();
+    for code in proof.verdicts.iter().flat_map(|v| codes(v)) {
+        *counts.entry(code).or_default() += 1;
+    }
+    if !counts.is_empty() {
+        let counts: Vec<_> = counts.iter().map(|(code, n)| format!("{n} {code}")).collect();
+        line.push_str(&format!(" ({})", counts.join(", ")));
+    }
+    line
+}
+
+/// The codes of a verdict's findings, each once.
+fn codes(verdict: &Verdict) -> BTreeSet<Code> {
+    verdict.findings.iter().map(|f| f.code(&verdict.subject)).collect()
+}
+
+/// Why a program has no pair.
+fn why_none(program: &Program) -> String {
+    let (kinds, cells) = (Ops::standard().resolve(program), Cells::new(program));
+    let (mut updates, mut low) = (0, 0);
+    for op in program.section_blocks(Section::Main).flat_map(|b| program.ops(b)) {
+        if !matches!(kinds.get(op.kind()).effect, Effect::Optimizer(_)) {
+            continue;
+        }
+        for &param in op.input(sym::PARAM) {
+            updates += 1;
+            low += usize::from(cells.get(param).main.is_some_and(|v| program.var(v).dtype.is_low()));
+        }
+    }
+    match (updates, low) {
+        (0, _) => "main has no optimizer op".to_owned(),
+        (n, 0) => format!("main trains {n} parameters, none of 16 bits"),
+        (n, low) => format!("main trains {n} parameters, {low} of them in 16 bits without a master"),
     }
 }
 
@@ -107,6 +154,7 @@ pub fn verdicts(proof: &Coherence, program: &Program) -> Value {
             Subject::Param(n) => json!({"param": program.name(n)}),
         };
         row["proved"] = json!(v.proved());
+        row["codes"] = codes(v).iter().map(|c| c.as_str()).collect();
         row
     });
     Value::Array(rows.collect())

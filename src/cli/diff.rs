@@ -20,13 +20,23 @@ pub struct Diff {
     /// Lines of context
     #[arg(short = 'U', long, default_value_t = 3)]
     context: usize,
+    /// Leave out the attributes that the framework writes on every op
+    #[arg(long)]
+    brief: bool,
 }
 
 impl Diff {
     pub fn run(self, ui: Ui) -> Outcome {
-        let (a, b) = (printed(&self.a)?, printed(&self.b)?);
+        if self.a.as_os_str() == "-" && self.b.as_os_str() == "-" {
+            return Err(Failure::new("standard input can be one of the two programs only"));
+        }
+        let (mut a, mut b) = (printed(&self.a, self.brief)?, printed(&self.b, self.brief)?);
         if a == b {
             return Ok(ExitCode::SUCCESS);
+        }
+        if versions(&a).eq(versions(&b)) {
+            // Thousands of hex digits that do not differ are no context.
+            (a, b) = (without_versions(&a), without_versions(&b));
         }
         let diff = TextDiff::from_lines(&a, &b);
         let mut unified = diff.unified_diff();
@@ -45,12 +55,25 @@ impl Diff {
     }
 }
 
-fn printed(path: &Path) -> Result<String, Failure> {
+fn is_versions(line: &str) -> bool {
+    line.trim_start().starts_with("op_versions ")
+}
+
+fn versions(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|l| is_versions(l))
+}
+
+fn without_versions(text: &str) -> String {
+    text.split_inclusive('\n').filter(|l| !is_versions(l)).collect()
+}
+
+fn printed(path: &Path, brief: bool) -> Result<String, Failure> {
     let loaded = load(path, Section::Main)?;
     match loaded.diagnostics.iter().next() {
         Some(d) if loaded.diagnostics.has_errors() && loaded.kind == FileKind::Text => {
             Err(Failure::new(format!("{}: {}", path.display(), d.message)))
         }
+        _ if brief => Ok(text::print_brief(&loaded.program)),
         _ => Ok(text::print(&loaded.program)),
     }
 }

@@ -15,8 +15,8 @@ pub struct Explain {
 impl Explain {
     pub fn run(self) -> Outcome {
         let Some(text) = self.code else {
-            let rows: String =
-                Code::ALL.iter().map(|c| format!("{:24} {}\n", c.as_str(), c.severity().as_str())).collect();
+            let row = |c: &Code| format!("{:22} {:8} {}\n", c.as_str(), c.severity().as_str(), c.summary());
+            let rows: String = Code::ALL.iter().map(row).collect();
             return print_out(rows.as_bytes());
         };
         let Some(code) = Code::parse(text.trim()) else {

@@ -1,16 +1,21 @@
 //! How are programs and schedules read? By content; everything a sub-command needs, with its findings.
 
-use super::render::Source;
-use super::{Failure, Programs};
+use super::render::{self, Source};
+use super::{Failure, Programs, Ui};
 use mastercast::analysis::{Obligation, Pair, Settled};
-use mastercast::ckpt::{self, Checkpoint};
+use mastercast::ckpt::{self, Checkpoint, CkptError};
 use mastercast::diag::Diagnostics;
 use mastercast::ir::{F32, Program, Section};
+use mastercast::ops::{Effect, Ops};
 use mastercast::paddle::proto;
-use mastercast::schedule::{Applied, Schedule};
+use mastercast::schedule::{Applied, Only, Schedule, Step, combined_names};
 use mastercast::text;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// What to do with a checkpoint of another format.
+const OTHER_FORMATS: &str = "in Python: safetensors.numpy.save_file(paddle.load(\"x.pdparams\", return_numpy=True), \
+                             \"x.safetensors\")";
 
 /// Largest program file that is read.
 const MAX_FILE: u64 = 1 << 31;
@@ -71,23 +76,29 @@ fn kind_of(bytes: &[u8]) -> Option<FileKind> {
 
 /// Reads one file; a ProgramDesc becomes `section`.
 pub fn load(path: &Path, section: Section) -> Result<Loaded, Failure> {
-    let bytes = read(path)?;
-    let name = path.display().to_string();
-    let Some(kind) = kind_of(&bytes) else {
+    load_bytes(path, &read(path)?, section)
+}
+
+fn load_bytes(path: &Path, bytes: &[u8], section: Section) -> Result<Loaded, Failure> {
+    let name = match path.as_os_str() == "-" {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    };
+    let text = || String::from_utf8(bytes.to_vec()).map_err(|_| Failure::new(format!("{name}: not UTF-8")));
+    let Some(kind) = kind_of(bytes) else {
         return Err(Failure::new(format!("{name}: not a program"))
             .help("known forms: ProgramDesc (Paddle 2.x .pb, .pdmodel), mastercast text, mastercast JSON"));
     };
     let mut loaded = Loaded { program: Program::new(), kind, source: None, diagnostics: Diagnostics::new() };
     match kind {
         FileKind::Proto => {
-            proto::import(&bytes, section, &mut loaded.program).map_err(|e| Failure::new(format!("{name}: {e}")))?;
+            proto::import(bytes, section, &mut loaded.program).map_err(|e| Failure::new(format!("{name}: {e}")))?;
         }
         FileKind::Json => {
-            let text = String::from_utf8(bytes).map_err(|_| Failure::new(format!("{name}: not UTF-8")))?;
-            loaded.program = Program::from_json(&text).map_err(|e| Failure::new(format!("{name}: {e}")))?;
+            loaded.program = Program::from_json(&text()?).map_err(|e| Failure::new(format!("{name}: {e}")))?;
         }
         FileKind::Text => {
-            let text = String::from_utf8(bytes).map_err(|_| Failure::new(format!("{name}: not UTF-8")))?;
+            let text = text()?;
             (loaded.program, loaded.diagnostics) = text::parse(&text, &name);
             loaded.source = Some((name, text));
         }
@@ -108,10 +119,33 @@ fn bytes_of(loaded: &Loaded, section: Section) -> Vec<u8> {
 
 /// Reads a job's programs.
 pub fn job(args: &Programs) -> Result<Loaded, Failure> {
+    let loaded = read_job(args)?;
+    if swapped(&loaded.program) {
+        let message = "startup has optimizer ops and main has none";
+        return Err(Failure::new(message).help("are --startup and --main the wrong way round?"));
+    }
+    Ok(loaded)
+}
+
+/// Whether what trains stands in startup.
+fn swapped(program: &Program) -> bool {
+    let kinds = Ops::standard().resolve(program);
+    let trains = |section| {
+        let mut ops = program.section_blocks(section).flat_map(|b| program.ops(b));
+        ops.any(|op| matches!(kinds.get(op.kind()).effect, Effect::Optimizer(_)))
+    };
+    trains(Section::Startup) && !trains(Section::Main)
+}
+
+fn read_job(args: &Programs) -> Result<Loaded, Failure> {
     let (one, section) = match (&args.startup, &args.main) {
         (None, None) => return Err(Failure::new("no program is given").help("--startup FILE and --main FILE")),
-        (Some(s), Some(m)) if s != m => {
-            let (startup, main) = (load(s, Section::Startup)?, load(m, Section::Main)?);
+        (Some(s), Some(m)) if s != m || s.as_os_str() == "-" => {
+            if s == m {
+                return Err(Failure::new("standard input can be one of the two programs only"));
+            }
+            let bytes = read(m)?;
+            let (startup, main) = (load(s, Section::Startup)?, load_bytes(m, &bytes, Section::Main)?);
             for part in [&startup, &main] {
                 if part.diagnostics.has_errors() {
                     let program = part.program.clone();
@@ -122,7 +156,6 @@ pub fn job(args: &Programs) -> Result<Loaded, Failure> {
             if (startup.kind, main.kind) == (FileKind::Proto, FileKind::Proto) {
                 // The common case without a second encoding: main is read into startup's program.
                 let mut program = startup.program;
-                let bytes = read(m)?;
                 proto::import(&bytes, Section::Main, &mut program)
                     .map_err(|e| Failure::new(format!("{}: {e}", m.display())))?;
                 return Ok(Loaded { program, kind: FileKind::Proto, source: None, diagnostics: Diagnostics::new() });
@@ -154,6 +187,23 @@ impl Checkpoints {
         Ok(&*self.open[path])
     }
 
+    /// Opens a checkpoint, and names the tensors of one without names after the program's variables, if
+    /// they fit; what was assumed.
+    fn get_named(&mut self, path: &str, only: Only, program: &Program) -> Result<Option<String>, ckpt::CkptError> {
+        let entries = self.get(path)?.entries();
+        if entries.len() < 2 || entries.iter().any(|e| !e.name.is_empty()) {
+            return Ok(None);
+        }
+        let Some(found) = combined_names(program, entries, only) else { return Ok(None) };
+        let named = ckpt::open_combined(Path::new(path), &found.names, ckpt::Access::Map)?;
+        self.open.insert(path.to_owned(), Box::new(named));
+        Ok(Some(format!(
+            "{path} keeps no names: its {} tensors are taken as the {}, in order of name",
+            found.names.len(),
+            found.what
+        )))
+    }
+
     /// Looks at an obligation of the proof: do two entries agree?
     pub fn settle(&mut self, pair: &Pair, obligation: &Obligation) -> Result<Option<Settled>, ckpt::CkptError> {
         let Obligation::EntriesAgree { file, param, master_file, master } = obligation else { return Ok(None) };
@@ -169,11 +219,29 @@ impl Checkpoints {
 }
 
 /// Writes the schedule's steps into the program.
-pub fn apply(args: &Programs, program: &mut Program, open: &mut Checkpoints) -> Result<Applied, Failure> {
+pub fn apply(ui: Ui, args: &Programs, program: &mut Program, open: &mut Checkpoints) -> Result<Applied, Failure> {
+    let tell = |text: &str| {
+        if !ui.quiet {
+            eprintln!("{}: {text}", render::paint(ui, "32;1", "note"));
+        }
+    };
     let schedule = match &args.schedule {
         None => return Ok(Applied::default()),
         Some(text) => Schedule::parse(text)?,
     };
+    for step in schedule.steps() {
+        let Step::Load { path, only } = step else { continue };
+        let assumed = open.get_named(path, *only, program).map_err(|e| {
+            let failure = Failure::new(format!("load({path}): {e}"));
+            match e {
+                CkptError::Unsupported { .. } => failure.help(OTHER_FORMATS),
+                _ => failure,
+            }
+        })?;
+        if let Some(text) = assumed {
+            tell(&text);
+        }
+    }
     let mut manifest = |path: &str| open.get(path).map(ckpt::Manifest::of);
     Ok(schedule.apply(program, &mut manifest)?)
 }

@@ -15,18 +15,26 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// Where the help lists what every sub-command takes.
+const EVERYWHERE: &str = "Options of every command";
+
 /// Proves and repairs parameter/master-weight coherence in mixed-precision training programs.
 #[derive(Parser)]
-#[command(version, max_term_width = 100)]
+#[command(
+    version,
+    max_term_width = 100,
+    after_help = "Exit code: 0 done (in step, equal), 1 findings, 2 could not run.\n\n\
+    Start with `mastercast check --help`."
+)]
 struct Cli {
-    /// Print results only, no progress and no remarks
-    #[arg(long, short, global = true)]
+    /// Print results and errors only: no progress, no warnings
+    #[arg(long, short, global = true, help_heading = EVERYWHERE)]
     quiet: bool,
     /// Print every finding, not the first three of a kind
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     all: bool,
-    /// When to colour
-    #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
+    /// When to colour; `auto` looks at the terminal and at NO_COLOR
+    #[arg(long, global = true, help_heading = EVERYWHERE, hide_possible_values = true, value_name = "auto|always|never", value_enum, default_value_t = Color::Auto)]
     color: Color,
     #[command(subcommand)]
     command: Command,
@@ -48,13 +56,15 @@ enum Format {
 /// The programs of a training job.
 #[derive(Args)]
 struct Programs {
-    /// Startup program: ProgramDesc, text or JSON, told by content
+    /// Startup program: ProgramDesc, text or JSON, told by content; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     startup: Option<PathBuf>,
     /// Main program; a text or JSON file that holds both sections may be given once
     #[arg(long, value_name = "FILE")]
     main: Option<PathBuf>,
-    /// What runs in which order, e.g. "startup, load(PATH), amp_init, main"
+    /// What the training script runs, in its order: `startup`, `load(PATH)`, `load(PATH,
+    /// only=params)` or `only=masters`, `amp_init` or `amp_init(rewrite_master)`, `main`. Without it:
+    /// "startup, main"
     #[arg(long, value_name = "STEPS")]
     schedule: Option<String>,
 }

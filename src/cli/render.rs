@@ -37,7 +37,7 @@ pub fn diagnostics(ui: Ui, found: &Diagnostics, source: Option<&Source<'_>>) -> 
         *n += 1;
         if ui.all || *n <= SHOWN {
             out.push_str(&one(&renderer, d, source));
-            out.push('\n');
+            out.push_str("\n\n");
         }
     }
     for (code, n) in seen.into_iter().filter(|&(_, n)| !ui.all && n > SHOWN) {
@@ -79,7 +79,8 @@ fn one(renderer: &Renderer, d: &Diagnostic, source: Option<&Source<'_>>) -> Stri
             group = group.element(snippet);
         }
         None => {
-            if d.place != Place::Nowhere {
+            // A label on the same place says more.
+            if d.place != Place::Nowhere && d.labels.iter().all(|l| l.place != d.place) {
                 lines.push(format!("at {}", d.place));
             }
             lines.extend(d.labels.iter().map(|l| format!("{}: {}", l.message, l.place)));

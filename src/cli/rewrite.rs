@@ -1,13 +1,13 @@
 //! `mastercast rewrite`: the job with every pair in step, as programs that the framework runs.
 
-use super::check::{prove, summary, verdicts};
+use super::check::{only_errors, prove, summary, verdicts};
 use super::input::{Checkpoints, apply, job};
 use super::{FINDINGS, Failure, Outcome, Programs, Ui, render, write_file};
 use clap::{Args, ValueEnum};
 use mastercast::analysis::{self, Coherence, Finding};
 use mastercast::ckpt;
-use mastercast::diag::{Diagnostics, render_json};
-use mastercast::ir::{EditNote, Program, Section};
+use mastercast::diag::{Severity, render_json};
+use mastercast::ir::{EditNote, EditSummary, Program, Section};
 use mastercast::names::sym;
 use mastercast::ops::{Effect, Ops};
 use mastercast::paddle::proto;
@@ -79,6 +79,20 @@ struct Source {
     wanted: BTreeMap<String, String>,
 }
 
+impl Source {
+    /// Where the target finds the files, and what must hold there.
+    fn line(&self, told: bool) -> String {
+        let n = self.wanted.len();
+        let from = match &self.converted {
+            Some(dir) => format!("converted {n} tensors of {} into {}; ", self.path, dir.display()),
+            None => String::new(),
+        };
+        let relative = Path::new(&self.dir).is_relative() && !told;
+        let hint = if relative { ", seen from where the training script runs (--load-dir DIR sets it)" } else { "" };
+        format!("{from}startup.pb loads {n} tensors from {}{hint}", self.dir)
+    }
+}
+
 impl Rewrite {
     pub fn run(self, ui: Ui) -> Outcome {
         let mut loaded = job(&self.programs)?;
@@ -86,7 +100,7 @@ impl Rewrite {
         let mut open = Checkpoints::default();
         let mut applied = Applied::default();
         if !found.has_errors() {
-            applied = apply(&self.programs, &mut loaded.program, &mut open)?;
+            applied = apply(ui, &self.programs, &mut loaded.program, &mut open)?;
             found.extend(std::mem::take(&mut applied.diagnostics));
             found.extend(verify(&loaded.program, Checks::STRUCTURE));
         }
@@ -96,8 +110,7 @@ impl Rewrite {
         }
         let before = prove(&loaded.program, &mut open)?;
         let told = analysis::diagnostics(&before, &loaded.program);
-        let conflict = before.verdicts.iter().any(|v| v.findings.iter().any(|f| matches!(f, Finding::Conflict { .. })));
-        if conflict && self.on_conflict == OnConflict::Error {
+        if conflicts(&before) > 0 && self.on_conflict == OnConflict::Error {
             eprint!("{}", render::diagnostics(ui, &told, loaded.source().as_ref()));
             return Ok(ExitCode::from(FINDINGS));
         }
@@ -117,7 +130,7 @@ impl Rewrite {
 
         std::fs::create_dir_all(&self.out).map_err(|e| Failure::new(format!("{}: {e}", self.out.display())))?;
         for source in &sources {
-            self.convert(ui, source, &mut open)?;
+            self.convert(source, &mut open)?;
         }
         self.write("startup.pb", &proto::export(&lowered, Section::Startup))?;
         self.write("main.pb", &proto::export(&lowered, Section::Main))?;
@@ -132,6 +145,7 @@ impl Rewrite {
                 "unexpected": l.names.unexpected, "left_out": l.names.left_out, "bytes": l.bytes,
             })).collect::<Vec<_>>(),
             "passes": passes_json(&report, &program),
+            "told_by_passes": render_json(&cx.diagnostics),
             "before": {"in_step": before.proved(), "verdicts": verdicts(&before, &loaded.program), "diagnostics": render_json(&told)},
             "after": {"in_step": after.proved(), "verdicts": verdicts(&after, &program),
                       "diagnostics": render_json(&analysis::diagnostics(&after, &program))},
@@ -139,11 +153,37 @@ impl Rewrite {
             "files": sources.iter().map(|s| json!({"path": s.path, "load_dir": s.dir, "converted": s.converted.is_some()})).collect::<Vec<_>>(),
         });
         self.write("report.json", format!("{value:#}\n").as_bytes())?;
-        self.tell(ui, &found, &told, &cx.diagnostics, &before, &after, &loaded.source());
-        if !after.proved() || !lowered_proof.proved() {
-            eprint!("{}", render::diagnostics(ui, &analysis::diagnostics(&lowered_proof, &lowered), None));
+        let good = after.proved() && lowered_proof.proved();
+        let left = analysis::diagnostics(&lowered_proof, &lowered);
+        if ui.quiet {
+            eprint!("{}", render::diagnostics(ui, &only_errors(&left), None));
+            return Ok(ExitCode::from(if good { 0 } else { FINDINGS }));
         }
-        Ok(ExitCode::from(if after.proved() && lowered_proof.proved() { 0 } else { FINDINGS }))
+        // Without `--all` the line of counts must do for what is mended; report.json has it all.
+        let (noted, mended) = (std::mem::take(&mut cx.diagnostics), Severity::Error);
+        for d in noted.iter().filter(|d| ui.all || d.severity != mended) {
+            found.push(d.clone());
+        }
+        if ui.all {
+            found.extend(told);
+        }
+        eprint!("{}", render::diagnostics(ui, &found, loaded.source().as_ref()));
+        eprintln!("before: {}", summary(&before, &loaded.program));
+        for p in report.passes.iter().filter(|p| p.summary.changed()) {
+            eprintln!("  {}: {}", p.name, edits(&p.summary));
+        }
+        let settled = conflicts(&before).saturating_sub(conflicts(&after));
+        if settled > 0 {
+            let believed = if self.on_conflict == OnConflict::Param { "parameter" } else { "master" };
+            eprintln!("  resync: {settled} loaded pairs disagree; the {believed} is believed (--on-conflict)");
+        }
+        eprintln!("after:  {}", summary(&lowered_proof, &lowered));
+        eprint!("{}", render::diagnostics(ui, &left, None));
+        for source in &sources {
+            eprintln!("{}", source.line(self.load_dir.is_some()));
+        }
+        eprintln!("wrote startup.pb, main.pb, resync.pb, renarrow.pb and report.json to {}", self.out.display());
+        Ok(ExitCode::from(if good { 0 } else { FINDINGS }))
     }
 
     fn pipeline(&self) -> String {
@@ -228,7 +268,7 @@ impl Rewrite {
         Ok(out)
     }
 
-    fn convert(&self, ui: Ui, source: &Source, open: &mut Checkpoints) -> Result<(), Failure> {
+    fn convert(&self, source: &Source, open: &mut Checkpoints) -> Result<(), Failure> {
         let Some(dir) = &source.converted else { return Ok(()) };
         let ckpt = open.get(&source.path)?;
         let items: Vec<(usize, &str)> =
@@ -237,36 +277,33 @@ impl Rewrite {
             std::fs::create_dir_all(parent).map_err(|e| Failure::new(format!("{}: {e}", parent.display())))?;
         }
         ckpt::convert_to_streams(ckpt, &items, dir, &mut |_| {})?;
-        if !ui.quiet {
-            eprintln!("converted {} tensors of {} into {}", items.len(), source.path, dir.display());
-        }
         Ok(())
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
         write_file(&Path::new(&self.out).join(name), bytes)
     }
+}
 
-    #[allow(clippy::too_many_arguments)]
-    fn tell(
-        &self,
-        ui: Ui,
-        found: &Diagnostics,
-        told: &Diagnostics,
-        passes: &Diagnostics,
-        before: &Coherence,
-        after: &Coherence,
-        source: &Option<render::Source<'_>>,
-    ) {
-        if ui.quiet {
-            return;
-        }
-        for part in [found, told, passes] {
-            eprint!("{}", render::diagnostics(ui, part, source.as_ref()));
-        }
-        eprintln!("before: {}", summary(before));
-        eprintln!("after:  {}", summary(after));
-    }
+/// Pairs whose two checkpoint entries disagree.
+fn conflicts(proof: &Coherence) -> usize {
+    let conflict = |f: &Finding| matches!(f, Finding::Conflict { .. });
+    proof.verdicts.iter().filter(|v| v.findings.iter().any(conflict)).count()
+}
+
+/// What a pass did, as counts.
+fn edits(s: &EditSummary) -> String {
+    let counts = [
+        (s.inserted, "op", "inserted"),
+        (s.moved, "op", "moved"),
+        (s.removed, "op", "removed"),
+        (s.changed_ops, "op", "changed"),
+        (s.declared, "variable", "declared"),
+    ];
+    let some = counts.iter().filter(|(n, ..)| *n > 0);
+    let told: Vec<_> =
+        some.map(|(n, what, done)| format!("{n} {what}{} {done}", if *n == 1 { "" } else { "s" })).collect();
+    told.join(", ")
 }
 
 fn passes_json(report: &Report, program: &Program) -> Value {

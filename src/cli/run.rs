@@ -4,8 +4,8 @@ use super::input::{Checkpoints, apply, job};
 use super::{FINDINGS, Failure, Outcome, Programs, Ui, print_out, render};
 use clap::{Args, ValueEnum};
 use mastercast::ckpt::{self, TensorData};
-use mastercast::interp::{Interpreter, Narrowing, Options, RunStats, Scope, Tensor};
-use mastercast::ir::Section;
+use mastercast::interp::{Fault, InterpError, Interpreter, Narrowing, Options, RunStats, Scope, Tensor};
+use mastercast::ir::{Program, Section, VarFlag};
 use mastercast::verify::{Checks, verify};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,10 +25,10 @@ enum Rounding {
 pub struct Run {
     #[command(flatten)]
     programs: Programs,
-    /// Steps of main
+    /// Steps of main; with 0, `--fetch` prints what startup left
     #[arg(long, default_value_t = 1)]
     steps: u64,
-    /// Tensors to feed, by variable name, the same at each step
+    /// Tensors to feed, by variable name, the same at each step; any checkpoint format
     #[arg(long, value_name = "FILE")]
     feed: Option<PathBuf>,
     /// Variables to print after each step
@@ -37,7 +37,7 @@ pub struct Run {
     /// Cells to set before startup, by name
     #[arg(long, value_name = "FILE")]
     scope_in: Option<PathBuf>,
-    /// Where to write the cells after the last step
+    /// Where to write the cells after the last step (safetensors)
     #[arg(long, value_name = "FILE")]
     scope_out: Option<PathBuf>,
     /// How casts narrow
@@ -57,7 +57,7 @@ impl Run {
         let mut found = std::mem::take(&mut loaded.diagnostics);
         if !found.has_errors() {
             let mut open = Checkpoints::default();
-            found.extend(apply(&self.programs, &mut loaded.program, &mut open)?.diagnostics);
+            found.extend(apply(ui, &self.programs, &mut loaded.program, &mut open)?.diagnostics);
             found.extend(verify(&loaded.program, Checks::STRUCTURE));
         }
         if found.has_errors() || !ui.quiet {
@@ -79,19 +79,57 @@ impl Run {
         }
         let feeds = self.feed.as_deref().map(tensors).transpose()?.unwrap_or_default();
         let mut interpreter = Interpreter::new(program).with_options(options);
-        tell(ui, &interpreter.run(Section::Startup, &mut scope)?);
+        let started = interpreter.run(Section::Startup, &mut scope)?;
+        tell(ui, &started);
         let fetch: Vec<&str> = self.fetch.iter().map(String::as_str).collect();
+        let mut ops = 0;
         for step in 1..=self.steps {
-            let out = interpreter.run_with(Section::Main, &mut scope, &feeds, &fetch)?;
+            let out = interpreter
+                .run_with(Section::Main, &mut scope, &feeds, &fetch)
+                .map_err(|e| explained(e, program, &feeds))?;
             tell(ui, &out.stats);
+            ops += out.stats.ops;
             for (name, value) in self.fetch.iter().zip(&out.values) {
                 print_out(format!("step {step} {name} {}\n", shown(value)).as_bytes())?;
             }
         }
-        if let Some(path) = &self.scope_out {
-            write_scope(path, &scope)?;
+        if self.steps == 0 {
+            for name in &self.fetch {
+                let value =
+                    scope.get(name).ok_or_else(|| Failure::new(format!("`{name}` has no value after startup")))?;
+                print_out(format!("startup {name} {}\n", shown(value)).as_bytes())?;
+            }
+        }
+        let written = self.scope_out.as_deref().map(|path| write_scope(path, &scope)).transpose()?;
+        if !ui.quiet {
+            let s = if self.steps == 1 { "" } else { "s" };
+            eprintln!("ran startup ({} ops) and {} step{s} of main ({ops} ops)", started.ops, self.steps);
+            if let (Some(n), Some(path)) = (written, &self.scope_out) {
+                eprintln!("wrote {n} cells to {}", path.display());
+            }
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A fault of a run, with what to feed when that is the reason.
+fn explained(e: InterpError, program: &Program, feeds: &[(String, Tensor)]) -> Failure {
+    let missing = match e.fault() {
+        Fault::MissingValue { name, .. } => name.clone(),
+        _ => return e.into(),
+    };
+    let Some(block) = program.global_block(Section::Main) else { return e.into() };
+    let vars = program.block(block).vars.iter().map(|&v| program.var(v));
+    let open: Vec<String> = vars
+        .filter(|v| v.flags.is(VarFlag::NeedCheckFeed))
+        .map(|v| program.name(v.name))
+        .filter(|name| feeds.iter().all(|(fed, _)| fed != name))
+        .map(|name| format!("`{name}`"))
+        .collect();
+    let failure = Failure::from(e);
+    match open.contains(&format!("`{missing}`")) {
+        true => failure.help(format!("main must be fed {}: --feed FILE, with tensors of these names", open.join(", "))),
+        false => failure,
     }
 }
 
@@ -122,7 +160,8 @@ fn tensors(path: &Path) -> Result<Vec<(String, Tensor)>, Failure> {
     Ok(out)
 }
 
-fn write_scope(path: &Path, scope: &Scope) -> Result<(), Failure> {
+/// Writes the cells; how many.
+fn write_scope(path: &Path, scope: &Scope) -> Result<usize, Failure> {
     let rows: Vec<TensorData<'_>> = scope
         .iter()
         .map(|(name, t)| {
@@ -130,6 +169,7 @@ fn write_scope(path: &Path, scope: &Scope) -> Result<(), Failure> {
             TensorData::new(name.to_owned(), t.dtype(), shape, t.to_bytes())
         })
         .collect();
+    let n = rows.len();
     ckpt::write_safetensors(path, rows, &Default::default())?;
-    Ok(())
+    Ok(n)
 }

@@ -1,7 +1,7 @@
 //! `mastercast show`: one program in another form.
 
-use super::input::load;
-use super::{FINDINGS, Outcome, Ui, print_out, render, write_file};
+use super::input::{Checkpoints, apply, job, load};
+use super::{FINDINGS, Outcome, Programs, Ui, print_out, render, write_file};
 use clap::{Args, ValueEnum};
 use mastercast::analysis::depgraph::DepGraph;
 use mastercast::analysis::effects::Effects;
@@ -26,12 +26,22 @@ enum As {
 
 /// Arguments of `show`.
 #[derive(Args)]
+#[command(after_help = "Examples: mastercast show main.pb --brief\n          \
+    mastercast show --startup startup.pb --main main.pb --schedule \"startup, amp_init, main\" -o job.txt\n\n\
+    With a schedule, its steps are shown as the ops that stand for them. A file that holds both programs can be\n\
+    given to every command as --startup or --main.")]
 pub struct Show {
-    /// The program; `-` reads standard input
-    file: PathBuf,
+    /// One program; `-` reads standard input
+    #[arg(required_unless_present_any = ["startup", "main"], conflicts_with_all = ["startup", "main", "schedule"])]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    programs: Programs,
     /// The form
     #[arg(long = "as", value_enum, default_value_t = As::Text)]
     form: As,
+    /// In text: leave out the attributes that the framework writes on every op
+    #[arg(long)]
+    brief: bool,
     /// Where to write; standard output when absent
     #[arg(short, long)]
     output: Option<PathBuf>,
@@ -39,13 +49,21 @@ pub struct Show {
 
 impl Show {
     pub fn run(self, ui: Ui) -> Outcome {
-        let loaded = load(&self.file, Section::Main)?;
+        let mut loaded = match &self.file {
+            Some(file) => load(file, Section::Main)?,
+            None => job(&self.programs)?,
+        };
+        if !loaded.diagnostics.has_errors() {
+            let applied = apply(ui, &self.programs, &mut loaded.program, &mut Checkpoints::default())?;
+            loaded.diagnostics.extend(applied.diagnostics);
+        }
         eprint!("{}", render::diagnostics(ui, &loaded.diagnostics, loaded.source().as_ref()));
         if loaded.diagnostics.has_errors() {
             return Ok(ExitCode::from(FINDINGS));
         }
         let program = &loaded.program;
         let bytes = match self.form {
+            As::Text if self.brief => text::print_brief(program).into_bytes(),
             As::Text => text::print(program).into_bytes(),
             As::Json => format!("{:#}\n", program.to_json()).into_bytes(),
             As::Dot => dot(program).into_bytes(),

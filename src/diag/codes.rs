@@ -24,6 +24,14 @@ macro_rules! codes {
                 match self { $(Code::$variant => Severity::$severity),* }
             }
 
+            /// What it is, in one line.
+            pub fn summary(self) -> &'static str {
+                let text = match self { $(Code::$variant => concat!($($doc),*)),* };
+                let text = text.trim().trim_end_matches('.');
+                // The verifier's checks are numbered in the documentation only.
+                text.split_once(": ").filter(|(number, _)| number.starts_with('V')).map_or(text, |(_, rest)| rest)
+            }
+
             /// What it means, why it matters and what to do, in a few lines.
             pub const fn explanation(self) -> &'static str {
                 match self { $(Code::$variant => $explain),* }

@@ -10,6 +10,7 @@ pub use codes::Code;
 pub use render::{render_json, render_plain};
 
 use crate::ir::{BlockId, OpId, Origin, Program, Section, Slot, VarId};
+use crate::names::sym;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -157,7 +158,7 @@ pub fn shorten(text: &str) -> Cow<'_, str> {
 /// An op on one line, `(Out: y) = cast(X: x)`, cut when it is very long.
 fn brief(program: &Program, op: OpId) -> String {
     // Each side has its own room, so that a long list of outputs does not hide the kind and inputs.
-    const MOST: usize = 100;
+    const MOST: usize = 60;
     let op = program.op(op);
     let mut out = String::new();
     let slots = |out: &mut String, slots: &mut dyn Iterator<Item = Slot<'_>>| {
@@ -188,6 +189,10 @@ fn brief(program: &Program, op: OpId) -> String {
     }
     out.push_str(&shorten(op.kind_str()));
     slots(&mut out, &mut op.inputs());
+    // Which file is what a reader looks for in a load.
+    if let Some(path) = op.attr(sym::FILE_PATH).and_then(|v| v.as_str()) {
+        out.push_str(&format!(" {{file_path: \"{}\"}}", shorten(path)));
+    }
     out
 }
 
@@ -210,10 +215,10 @@ impl std::fmt::Display for Place {
                     Item::Op(i, text) => write!(f, ".ops[{i}]: {text}")?,
                     Item::Var(i, name) => write!(f, ".vars[{i}]: {name}")?,
                 }
-                for pass in made_by {
-                    write!(f, " (inserted by `{pass}`)")?;
+                for (i, pass) in made_by.iter().rev().enumerate() {
+                    write!(f, "{}`{pass}`", if i == 0 { " (inserted by " } else { ", " })?;
                 }
-                Ok(())
+                f.write_str(if made_by.is_empty() { "" } else { ")" })
             }
         }
     }

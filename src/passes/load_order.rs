@@ -8,14 +8,14 @@
 //! startup, and the events of the loaded cells.
 //!
 //! A load is left where it is when it is `pinned`, in a sub-block, in main, or when an op between depends
-//! on it: a reader (of the loaded cell, or of one derived from it), an op that computes the cell from the
-//! loaded value, an unknown op, a control op, a save of its file, another load of the same cell. The `resync` pass mends after those.
+//! on it: a reader (of the loaded cell, or of one derived from it), an op that computes the cell from its
+//! loaded value, an unknown op, a control op, a save of
+//! its file, another load of the same cell. The `resync` pass mends after those.
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
 use crate::analysis::depgraph::file_use;
 use crate::analysis::effects::{Access, Effects};
-use crate::analysis::pairs::Pairs;
 use crate::diag::{Code, Diagnostic, Place};
 use crate::entity::EntityId;
 use crate::ir::{At, Edit, EditSummary, OpId, OpRef, Program, Section};
@@ -74,27 +74,69 @@ impl Pass for LoadOrder {
         let events = Events::new(program, &effects, global, &loads);
         let ops = &program.block(global).ops;
 
+        // Loads that stand before the initialiser of what they load, and that initialiser. Last load first:
+        // of two loads of one cell the second goes behind the initialiser, and so may the first.
+        let mut late: FxHashMap<usize, usize> = FxHashMap::default();
+        for &(pos, load) in loads.iter().rev() {
+            let r = program.op(load);
+            let set: FxHashSet<Name> = r.output_args().collect();
+            let (mut init, mut barrier) = (None, usize::MAX);
+            let mut renewed: FxHashSet<Name> = FxHashSet::default();
+            for other in events.of(r, pos).into_iter().filter(|&other| other > pos) {
+                let op = program.op(ops[other]);
+                match role(program, &effects, &cells, op, &set) {
+                    // It computes the cell from what was loaded.
+                    Role::Initialiser if in_place(op).any(|n| set.contains(&n) && !renewed.contains(&n)) => {
+                        barrier = barrier.min(other);
+                    }
+                    Role::Initialiser => {
+                        init = Some(other);
+                        renewed.extend(op.output_args().filter(|n| set.contains(n)));
+                    }
+                    // Narrows what the initialiser overwrites.
+                    Role::Target if effects.effect(op) == Effect::AmpInit => {}
+                    Role::Barrier if late.contains_key(&other) => {}
+                    Role::Target | Role::Barrier => barrier = barrier.min(other),
+                }
+            }
+            if let Some(init) = init.filter(|&init| !pinned(r) && init < barrier) {
+                late.insert(pos, init);
+            }
+        }
+
         let mut edit = Edit::new();
         let mut moved: FxHashMap<OpId, Key> = FxHashMap::default();
-        let mut pairs: Option<Pairs> = None;
         for (seq, &(pos, load)) in loads.iter().enumerate() {
             let r = program.op(load);
-            if r.attr(sym::PINNED).and_then(|v| v.as_bool()) == Some(true) {
+            if pinned(r) {
+                continue;
+            }
+            if let Some(&init) = late.get(&pos) {
+                // The loaded value never survives here; bring the load behind the last initialiser.
+                let why = format!("after the initialiser of what it loads ({:?})", program.op(ops[init]));
+                edit.relocate(load, At::After(ops[init]), why);
+                moved.insert(load, (2 * init as u64 + 2, 0, seq));
                 continue;
             }
             let set: FxHashSet<Name> = r.output_args().collect();
             let mut lower: Key = (0, 0, 0);
             let mut lower_op: Option<(usize, Role)> = None;
-            let mut target: Option<usize> = None;
-            let mut late_init: Option<usize> = None;
-            let mut after_barrier: Option<usize> = None;
+            let mut targets: Vec<usize> = Vec::new();
             let mut todo: BTreeSet<usize> = events.of(r, pos);
             // What the ops between derive from the loaded cells: it changes when the load goes before them,
             // so an op that reads it holds the load back like one that reads the cells themselves.
             let mut derived: FxHashSet<Name> = FxHashSet::default();
+            // An op that reads the loaded value, perhaps float32, before it is narrowed: no narrowing may come
+            // between the two.
+            let mut after = todo.range(pos + 1..).map(|&i| program.op(ops[i]));
+            let first = after.find(|op| !matches!(effects.effect(*op), Effect::Load | Effect::Init));
+            let read_wide = first.is_some_and(|op| effects.effect(op) != Effect::AmpInit);
             while let Some(other) = todo.pop_first() {
                 let op = program.op(ops[other]);
-                let role = role(program, &effects, &cells, op, &set);
+                let role = match role(program, &effects, &cells, op, &set) {
+                    Role::Target if read_wide && effects.effect(op) == Effect::AmpInit => Role::Barrier,
+                    role => role,
+                };
                 if role == Role::Target && other < pos {
                     for n in events.derives(effects.effect(op), op, other, &set) {
                         if !set.contains(&n) && derived.insert(n) {
@@ -102,43 +144,26 @@ impl Pass for LoadOrder {
                         }
                     }
                 }
+                if other > pos {
+                    // It stands before an initialiser and cannot be brought behind it; then it stays.
+                    if role == Role::Initialiser {
+                        targets.clear();
+                        break;
+                    }
+                    continue;
+                }
                 let key = moved.get(&ops[other]).copied().unwrap_or(at_op(other));
-                if other < pos {
-                    match role {
-                        Role::Target => target = Some(target.map_or(other, |t| t.min(other))),
-                        Role::Initialiser | Role::Barrier => {
-                            if key > lower {
-                                (lower, lower_op) = (key, Some((other, role)));
-                            }
-                        }
-                    }
-                } else {
-                    match role {
-                        Role::Initialiser => late_init = Some(late_init.map_or(other, |t| t.max(other))),
-                        Role::Barrier => after_barrier = Some(after_barrier.map_or(other, |t| t.min(other))),
-                        Role::Target => {}
-                    }
+                match role {
+                    Role::Target => targets.push(other),
+                    Role::Initialiser | Role::Barrier if key > lower => (lower, lower_op) = (key, Some((other, role))),
+                    Role::Initialiser | Role::Barrier => {}
                 }
             }
-            if let Some(init) = late_init {
-                // The loaded value never survives here; bring the load behind the last initialiser.
-                let seeds = |op: OpRef<'_>| {
-                    let pairs = pairs.get_or_insert_with(|| Pairs::new(program, &kinds, &cells, &cx.declared));
-                    seeds_master(pairs, op)
-                };
-                let used = || {
-                    let role = |op: OpRef<'_>| role(program, &effects, &cells, op, &set);
-                    events.used_between(program, ops, (pos, init), &set, role, seeds)
-                };
-                if after_barrier.is_none_or(|b| b > init) && !used() {
-                    let why = format!("after the initialiser of what it loads ({:?})", program.op(ops[init]));
-                    edit.relocate(load, At::After(ops[init]), why);
-                    moved.insert(load, (2 * init as u64 + 2, 0, seq));
-                }
+            if targets.is_empty() {
                 continue;
             }
-            let Some(target) = target else { continue };
-            if at_op(target) > lower {
+            // What stands before the last initialiser derives from a value that is gone.
+            if let Some(&target) = targets.iter().find(|&&t| at_op(t) > lower) {
                 let why = format!("before {:?}", program.op(ops[target]));
                 edit.relocate(load, At::Before(ops[target]), why);
                 moved.insert(load, (2 * target as u64, 1, seq));
@@ -158,6 +183,15 @@ impl Pass for LoadOrder {
     }
 }
 
+fn pinned(load: OpRef<'_>) -> bool {
+    load.attr(sym::PINNED).and_then(|v| v.as_bool()) == Some(true)
+}
+
+/// The cells that an op both reads and writes.
+fn in_place(op: OpRef<'_>) -> impl Iterator<Item = Name> {
+    op.input_args().filter(move |n| op.output_args().any(|out| out == *n))
+}
+
 fn role(program: &Program, effects: &Effects<'_>, cells: &Cells, op: OpRef<'_>, set: &FxHashSet<Name>) -> Role {
     match effects.effect(op) {
         Effect::AmpInit => Role::Target,
@@ -170,14 +204,6 @@ fn role(program: &Program, effects: &Effects<'_>, cells: &Cells, op: OpRef<'_>, 
             Role::Target
         }
         _ => Role::Barrier,
-    }
-}
-
-/// Whether an op makes a master from its parameter: where both are loaded it counts as an initialiser.
-fn seeds_master(pairs: &Pairs, op: OpRef<'_>) -> bool {
-    match (op.input(sym::X), op.output(sym::OUT)) {
-        (&[p], &[m]) => pairs.of(m).any(|i| pairs.rows()[i].param == p && pairs.rows()[i].master == m),
-        _ => false,
     }
 }
 
@@ -283,54 +309,6 @@ impl<'p> Events<'p> {
             }
             _ => op.output_args().collect(),
         }
-    }
-
-    /// Whether a load at `pos` cannot go behind the op at `init`, because an op up to there uses what it loads:
-    /// an initialiser computes from it, or a derivation would be left without any value to read.
-    fn used_between(
-        &self,
-        program: &Program,
-        ops: &[OpId],
-        (pos, init): (usize, usize),
-        set: &FxHashSet<Name>,
-        role: impl Fn(OpRef<'_>) -> Role,
-        mut seeds_master: impl FnMut(OpRef<'_>) -> bool,
-    ) -> bool {
-        let load = program.op(ops[pos]);
-        let mut renewed: FxHashSet<Name> = FxHashSet::default();
-        for &other in self.of(load, pos).range(pos + 1..=init) {
-            let op = program.op(ops[other]);
-            let old = |c: &Name| set.contains(c) && !renewed.contains(c);
-            match role(op) {
-                Role::Initialiser => {
-                    if op.input_args().any(|c| old(&c)) && !seeds_master(op) {
-                        return true;
-                    }
-                    renewed.extend(op.output_args().filter(|c| set.contains(c)));
-                }
-                Role::Target => {
-                    // Take the shorter way: one op may read, or one load may bring, every parameter.
-                    let alone = |c: &Name| old(c) && self.row(*c).first().is_none_or(|t| t.0 as usize == pos);
-                    let reads = |c: &&Name| self.reads_at(**c, other);
-                    let used = match op.input_args().take(set.len() + 1).count() <= set.len() {
-                        true => op.input_args().any(|c| alone(&c)),
-                        false => set.iter().filter(reads).any(alone),
-                    };
-                    if used {
-                        return true;
-                    }
-                }
-                // One before `init` holds the load back in any case.
-                Role::Barrier => {}
-            }
-        }
-        false
-    }
-
-    /// Whether the op at a position reads a cell.
-    fn reads_at(&self, name: Name, pos: usize) -> bool {
-        let row = self.row(name);
-        row.binary_search_by_key(&(pos as u32), |t| t.0).is_ok_and(|i| row[i].1)
     }
 
     /// Positions of the ops after `from` and before `to` that read a cell.

@@ -10,7 +10,6 @@
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
-use crate::analysis::effects::Access;
 use crate::analysis::exec::{Exec, ExecOptions, Observer, Writer};
 use crate::analysis::facts::Facts;
 use crate::analysis::pairs::split_master_name;
@@ -139,27 +138,36 @@ fn declare(program: &mut Program, cells: &Cells, edit: &mut Edit, param: Name, m
 struct Seed {
     /// op of the global block that narrowed the parameter in place from float32
     narrowed_at: Option<OpId>,
+    /// the first op that did so since the parameter was initialised
+    first_narrowing: Option<OpId>,
     /// a cell that held the float32 value when the parameter was made from it, and by which op
     wide_source: Option<(Name, OpId)>,
     /// last op of the global block that wrote the parameter
     param_writer: Option<OpId>,
-    /// the cast that made the master from the parameter
-    cast: Option<OpId>,
-    /// whether the wide source still held its value at that cast
-    source_holds: bool,
-    /// what is done to the master between the narrowing and the cast
-    between: Between,
+    /// ops that wrote the master since the parameter was narrowed
+    writes: Vec<OpId>,
+    /// whether something reads the master since then, or writes it from elsewhere, so that nothing may move
+    blocked: bool,
+    /// the last cast that made the master from the parameter
+    cast: Option<MasterCast>,
 }
 
-/// What stands between the narrowing of a parameter and the cast that makes its master, and touches the
-/// master: the cast cannot pass it.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Between {
-    #[default]
-    Nothing,
-    /// one initialiser, which goes along with the cast
-    Fill(OpId),
-    Other,
+/// What held when a master was cast from its parameter.
+#[derive(Clone)]
+struct MasterCast {
+    op: OpId,
+    narrowed_at: Option<OpId>,
+    wide_source: Option<(Name, OpId)>,
+    /// whether the wide source still held its value
+    source_holds: bool,
+    /// ops that wrote the master since the narrowing, the cast last: they go before it together
+    writes: Vec<OpId>,
+    blocked: bool,
+}
+
+/// Whether a value may be float32: what is loaded without a manifest is treated like it.
+fn maybe_wide(known: Known) -> bool {
+    matches!(known, Known::Is(DType::F32) | Known::UpToF32)
 }
 
 struct Watch {
@@ -171,49 +179,45 @@ struct Watch {
     touched: Vec<usize>,
 }
 
-impl Watch {
-    /// Notes what an op does to the masters that are not cast yet.
-    fn between(&mut self, exec: &Exec<'_>, op: OpRef<'_>) {
-        // What an `amp_init` rewrites does not count: see `ExecOptions::ignore_rewrite`.
-        if op.block() != self.global || exec.effects.effect(op) == Effect::AmpInit {
-            return;
-        }
-        let fills = exec.effects.effect(op) == Effect::Init && op.output_args().count() == 1;
-        exec.effects.each(op, |name, access| {
-            for i in exec.pairs.of(name) {
-                let (pair, seed) = (exec.pairs.rows()[i], &mut self.seeds[i]);
-                let casts = op.kind() == sym::CAST && op.input(sym::X) == [pair.param];
-                if name == pair.master && seed.cast.is_none() && !casts {
-                    let alone = seed.between == Between::Nothing && fills && access == Access::Write;
-                    seed.between = if alone { Between::Fill(op.id) } else { Between::Other };
-                }
-            }
-        });
-    }
-}
-
 impl Observer for Watch {
     fn before(&mut self, exec: &mut Exec<'_>, op: OpRef<'_>) {
         for i in self.touched.drain(..) {
             self.wide_before[i] = None;
         }
-        self.between(exec, op);
+        for name in op.input_args() {
+            for i in exec.pairs.of(name).filter(|&i| exec.pairs.rows()[i].master == name) {
+                self.seeds[i].blocked = true;
+            }
+        }
         for name in op.output_args() {
             for i in exec.pairs.of(name) {
                 let pair = exec.pairs.rows()[i];
                 if name == pair.param {
                     let v = exec.value(name);
-                    if exec.values.known(v) == Known::Is(DType::F32) {
+                    if maybe_wide(exec.values.known(v)) {
                         self.wide_before[i] = Some(v);
                         self.touched.push(i);
                     }
-                } else if op.kind() == sym::CAST && op.input(sym::X) == [pair.param] {
-                    let source = self.seeds[i].wide_source;
-                    self.seeds[i].cast = Some(op.id);
-                    let p = exec.value(pair.param);
-                    self.seeds[i].source_holds = source.is_some_and(|(t, _)| {
+                    continue;
+                }
+                let from_param = op.kind() == sym::CAST && op.input(sym::X) == [pair.param];
+                let seed = &mut self.seeds[i];
+                seed.blocked |= op.block() != self.global || op.outputs().flat_map(|s| s.args).count() != 1;
+                seed.blocked |= !from_param && exec.effects.effect(op) != Effect::Init;
+                seed.writes.push(op.id);
+                if from_param {
+                    let (p, source) = (exec.value(pair.param), seed.wide_source);
+                    let holds = |(t, _): (Name, OpId)| {
                         let t = exec.value(t);
                         matches!(exec.values.get(p), Value::Cast(_, v) if v == t)
+                    };
+                    seed.cast = Some(MasterCast {
+                        op: op.id,
+                        narrowed_at: seed.narrowed_at,
+                        wide_source: source,
+                        source_holds: source.is_some_and(holds),
+                        writes: seed.writes.clone(),
+                        blocked: seed.blocked,
                     });
                 }
             }
@@ -238,15 +242,20 @@ impl Observer for Watch {
                     _ => None,
                 };
                 let in_place = from.is_some() && self.wide_before[i] == from;
+                let loaded = exec.effects.effect(op) == Effect::Load;
                 if in_place {
-                    (seed.narrowed_at, seed.cast, seed.between) = (Some(op.id), None, Between::Nothing);
-                } else if exec.values.known(v) == Known::Is(DType::F32) {
+                    (seed.writes, seed.blocked) = (Vec::new(), false);
+                    seed.narrowed_at = Some(op.id);
+                    seed.first_narrowing.get_or_insert(op.id);
+                } else if maybe_wide(exec.values.known(v)) {
                     // A fresh float32 value: what was narrowed before is gone.
                     (seed.narrowed_at, seed.wide_source) = (None, None);
+                    // A load may still be moved before the narrowing, and before a cast that stands there.
+                    seed.first_narrowing = seed.first_narrowing.filter(|_| loaded);
                 } else if let (Effect::Cast, &[t], Some(from)) = (exec.effects.effect(op), op.input(sym::X), from) {
                     let held = exec.value(t) == from && exec.values.known(from) == Known::Is(DType::F32);
                     seed.wide_source = held.then_some((t, op.id));
-                    (seed.cast, seed.between) = (None, Between::Nothing);
+                    (seed.writes, seed.blocked) = (Vec::new(), false);
                 }
             }
         }
@@ -261,7 +270,7 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
     }
     let facts = Facts::new(program, cx.ops, &cx.declared);
     let Facts { cells, pairs, .. } = &facts;
-    let mut exec = Exec::new(&facts, ExecOptions { ignore_rewrite: true });
+    let mut exec = Exec::new(&facts, ExecOptions { ignore_rewrite: true, ..ExecOptions::default() });
     let n = pairs.rows().len();
     let mut watch = Watch { global, seeds: vec![Seed::default(); n], wide_before: vec![None; n], touched: Vec::new() };
     exec.run(Section::Startup, &mut watch);
@@ -273,19 +282,15 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
             undeclared.push(i);
         }
         let Some(param_writer) = seed.param_writer else { continue };
-        let place = match seed.narrowed_at {
-            Some(narrowing) => At::Before(narrowing),
-            None => At::After(param_writer),
-        };
         if exec.writer(pair.master) == Writer::Nobody {
-            let (source, place) = match seed.wide_source {
-                Some((t, by)) => (t, At::After(by)),
-                None => (pair.param, place),
-            };
             let v = exec.value(pair.param);
-            let in_dtype = match (seed.narrowed_at, seed.wide_source) {
-                (None, None) => exec.values.known(v).exact().unwrap_or(DType::F32),
-                _ => DType::F32,
+            let (source, place, in_dtype) = match (seed.wide_source, seed.first_narrowing) {
+                (Some((t, by)), _) => (t, At::After(by), DType::F32),
+                (None, Some(narrowing)) => (pair.param, At::Before(narrowing), DType::F32),
+                (None, None) => {
+                    let known = exec.values.known(v).exact();
+                    (pair.param, At::After(param_writer), known.unwrap_or(DType::F32))
+                }
             };
             edit.insert(place, cast(source, pair.master, in_dtype, DType::F32), "seeds the master");
             continue;
@@ -293,34 +298,28 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
         let m = exec.value(pair.master);
         let Value::Cast(DType::F32, low) = exec.values.get(m) else { continue };
         let Value::Cast(_, v) = exec.values.get(low) else { continue };
-        let Some(cast_op) = seed.cast.filter(|_| exec.values.known(v) == Known::Is(DType::F32)) else { continue };
-        if program.op(cast_op).block() != global {
+        let Some(made) = seed.cast.as_ref().filter(|_| maybe_wide(exec.values.known(v))) else { continue };
+        let (place, why) = match (made.narrowed_at, made.wide_source) {
+            (Some(narrowing), _) => (At::Before(narrowing), "seeds the master before the parameter is narrowed"),
+            (None, Some((_, by))) => (At::After(by), "seeds the master while the float32 value is there"),
+            (None, None) => continue,
+        };
+        let moves = made.narrowed_at.is_some() || !made.source_holds;
+        if program.op(made.op).block() != global || (moves && made.blocked) {
             continue;
         }
-        let goes_to = match (seed.narrowed_at, seed.wide_source) {
-            (Some(narrowing), _) => Some(At::Before(narrowing)),
-            (None, Some((_, by))) if !seed.source_holds => Some(At::After(by)),
-            _ => None,
-        };
-        match (goes_to, seed.between) {
-            (Some(_), Between::Other) => continue,
-            (Some(place), Between::Fill(fill)) => {
-                edit.relocate(fill, place, "initialises the master before it is seeded");
+        let casts = if moves { made.writes.clone() } else { vec![made.op] };
+        for &op in &casts {
+            let says = program.op(op).attr(sym::IN_DTYPE).and_then(|v| v.as_int());
+            if says.is_some_and(|code| code != i64::from(DType::F32.code())) {
+                edit.set_attr(op, Attr::new(sym::IN_DTYPE, DType::F32), "the operand's dtype at its new place");
             }
-            _ => {}
         }
-        if seed.narrowed_at.or(seed.wide_source.map(|w| w.1)).is_some()
-            && program.op(cast_op).attr(sym::IN_DTYPE).is_some_and(|v| v.as_int() != Some(DType::F32.code().into()))
-        {
-            edit.set_attr(cast_op, Attr::new(sym::IN_DTYPE, DType::F32), "the operand's dtype at its new place");
+        if let (None, Some((t, _))) = (made.narrowed_at, made.wide_source) {
+            edit.replace_input(made.op, pair.param, t, "seeds the master from the float32 value");
         }
-        if let Some(narrowing) = seed.narrowed_at {
-            edit.relocate(cast_op, At::Before(narrowing), "seeds the master before the parameter is narrowed");
-        } else if let Some((t, by)) = seed.wide_source {
-            edit.replace_input(cast_op, pair.param, t, "seeds the master from the float32 value");
-            if !seed.source_holds {
-                edit.relocate(cast_op, At::After(by), "seeds the master while the float32 value is there");
-            }
+        if moves {
+            casts.into_iter().for_each(|op| edit.relocate(op, place, why));
         }
     }
     let undeclared: Vec<_> = undeclared.into_iter().map(|i| pairs.rows()[i]).collect();

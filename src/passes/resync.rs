@@ -4,8 +4,11 @@
 //! not proved gets a `resync` op directly after the last load (or other write) that put it out of step;
 //! each stale derived copy is derived again after its source; a 16-bit parameter without master that is
 //! not narrowed gets an `amp_init`; `rewrite_master` of an `amp_init` is cleared for pairs whose master
-//! another op writes, because it then holds at least what the rewrite would write. *Preserves*: every other op and its order;
-//! no float32 value is replaced by a rounded one. *Cost*: two proofs of the program.
+//! another op writes, because it then holds at least what the rewrite would write. *Preserves*: every other
+//! op and its order; no float32 value is replaced by a rounded one. *Cost*: two proofs of the program.
+//!
+//! A resync narrows the parameter. Where an op between it and the user's own narrowing reads the parameter,
+//! or a second master is made from it, the value alone is passed on (a cast, an assign).
 //!
 //! Direction (SEMANTICS §4): what was loaded since the pair was last made from one another: parameter
 //! only, master only, or both. What an op of unknown kind may have written is left alone: a resync
@@ -21,11 +24,14 @@ use crate::analysis::order::positions;
 use crate::analysis::pairs::{Pair, PairSource, Pairs};
 use crate::diag::{Code, Diagnostic, Diagnostics, Place};
 use crate::entity::EntityId;
-use crate::ir::{At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
+use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
 use crate::ops::{Effect, Wants};
-use rustc_hash::{FxHashMap, FxHashSet};
+use crate::passes::master_casts::cast;
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+
+mod copies;
 
 /// What to believe when parameter and master were both loaded and disagree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -96,13 +102,12 @@ impl Pass for Resync {
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
         let facts = Facts::new(program, cx.ops, &cx.declared);
-        let proof = prove(&facts, ExecOptions { ignore_rewrite: true });
+        let proof = prove(&facts, ExecOptions { ignore_rewrite: true, assume_entry: true });
         let Facts { effects, cells, pairs, .. } = &facts;
         let mut edit = Edit::new();
         clear_rewrites(&facts, &proof, &mut cx.diagnostics, &mut edit);
         let broken = broken_pairs(&proof);
-        let mut plan =
-            Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit, made: FxHashMap::default() };
+        let mut plan = Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit };
         if proof.verdicts.iter().any(|v| !v.proved()) {
             let pos = positions(program, Section::Startup);
             let anchors = plan.startup(&broken, &pos);
@@ -124,7 +129,7 @@ fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
                     Finding::Stale { when: When::Entry, .. } | Finding::WrongType { .. } => entry = true,
                     Finding::Unproved { when: When::Entry, obligation } => {
                         entry |= matches!(obligation, Obligation::EntriesAgree { .. } | Obligation::Branches)
-                            || matches!((obligation, v.subject), (Obligation::StoredDtype(n) | Obligation::RunDtype(n), Subject::Pair(p)) if *n == p.param);
+                            || matches!(obligation, Obligation::StoredDtype(_) | Obligation::RunDtype(_));
                     }
                     Finding::Stale { .. } => later = true,
                     Finding::Unproved { obligation, .. } => later |= !matches!(obligation, Obligation::UnknownOp(_)),
@@ -227,24 +232,33 @@ struct Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Load,
-    /// narrows the parameter, changes no value
+    /// narrows the parameter to its dtype in main, changes no value
     Narrow,
+    /// narrows it to another
+    Misnarrow,
     /// makes one from the other
     Sync,
+    /// brings both in step: nothing is to be mended before it in its block
+    Resynced,
     Write,
     /// an unknown op, or an optimizer that updates both, or that has another master
     Other,
 }
 
-/// Ops of startup's global block that write a cell.
-#[derive(Clone, Copy)]
-struct LastWriter {
-    last: OpId,
-    /// the last that is no `amp_init`
-    before_narrowing: OpId,
+/// Ops of startup's global block that read a parameter.
+struct Readers<'a> {
+    ops: &'a [OpId],
+    pos: &'a [u32],
 }
 
-const DERIVED_AGAIN: &str = "its source is newer: derived again";
+impl Readers<'_> {
+    /// The last one after `from` and before `to`.
+    fn last_between(&self, from: OpId, to: Option<OpId>) -> Option<OpId> {
+        let at = |op: OpId| self.pos[op.index()];
+        let until = to.map_or(u32::MAX, at);
+        self.ops.iter().copied().rfind(|&op| at(op) > at(from) && at(op) < until)
+    }
+}
 
 /// A pair that an op touches, and which of its cells it writes.
 #[derive(Clone, Copy, Debug)]
@@ -252,6 +266,7 @@ struct Touch {
     pair: usize,
     param: bool,
     master: bool,
+    reads_param: bool,
 }
 
 struct Plan<'a> {
@@ -261,8 +276,6 @@ struct Plan<'a> {
     pairs: &'a Pairs,
     cells: &'a Cells,
     edit: &'a mut Edit,
-    /// by parameter and place: the master that was made from the parameter there
-    made: FxHashMap<(Name, OpId), Name>,
 }
 
 impl Plan<'_> {
@@ -274,7 +287,13 @@ impl Plan<'_> {
             let writes = access != Access::Read;
             for pair in self.pairs.of(name).filter(|&i| wanted(i)) {
                 let row = &self.pairs.rows()[pair];
-                out.push(Touch { pair, param: writes && name == row.param, master: writes && name == row.master });
+                let (param, master) = (name == row.param, name == row.master);
+                out.push(Touch {
+                    pair,
+                    param: writes && param,
+                    master: writes && master,
+                    reads_param: !writes && param,
+                });
             }
         });
         out.sort_by_key(|t| t.pair);
@@ -283,6 +302,7 @@ impl Plan<'_> {
             if same {
                 first.param |= later.param;
                 first.master |= later.master;
+                first.reads_param |= later.reads_param;
             }
             same
         });
@@ -291,7 +311,7 @@ impl Plan<'_> {
 
     /// What an op does to a pair, `None` when it does not write it.
     fn event(&self, op: OpRef<'_>, touch: Touch) -> Option<Event> {
-        let Touch { pair, param, master } = touch;
+        let Touch { pair, param, master, .. } = touch;
         let pair = &self.pairs.rows()[pair];
         let effect = self.effects.effect(op);
         // What sub-blocks write is seen when they are scanned on their own.
@@ -300,8 +320,11 @@ impl Plan<'_> {
         }
         let what = match effect {
             Effect::Load => What::Load,
-            Effect::AmpInit => What::Narrow,
-            Effect::Resync => What::Sync,
+            Effect::AmpInit => match op.attr(sym::DTYPE).and_then(AttrValue::as_int) {
+                Some(code) if code == i64::from(pair.low.code()) => What::Narrow,
+                _ => What::Misnarrow,
+            },
+            Effect::Resync => What::Resynced,
             Effect::Unknown => What::Other,
             Effect::Optimizer(Wants::Master) if param && master => What::Other,
             // Two optimizers, each with a master of its own: to make one from the parameter would round it.
@@ -321,15 +344,6 @@ impl Plan<'_> {
     }
 
     fn insert(&mut self, pair: &Pair, anchor: OpId, direction: Direction) {
-        if direction == Direction::Param
-            && let first = *self.made.entry((pair.param, anchor)).or_insert(pair.master)
-            && first != pair.master
-        {
-            // The parameter is narrow by now: a second master takes the value of the first.
-            let copy =
-                NewOp::new(sym::ASSIGN).input(sym::X, [first]).output(sym::OUT, [pair.master]).attr(sym::OP_ROLE, 0);
-            return self.edit.insert(At::After(anchor), copy, "the parameter is newer than its second master");
-        }
         let op = NewOp::new(sym::RESYNC)
             .input(sym::PARAM, [pair.param])
             .input(sym::MASTER_PARAM, [pair.master])
@@ -349,20 +363,34 @@ impl Plan<'_> {
     /// Mends pairs at main's entry. Returns the op after which each mended pair is in step.
     fn startup(&mut self, broken: &[(bool, bool)], pos: &[u32]) -> FxHashMap<Name, OpId> {
         let mut events: Vec<Vec<Event>> = vec![Vec::new(); broken.len()];
+        // Ops of the global block that read the parameter, in order.
+        let mut readers: Vec<Vec<OpId>> = vec![Vec::new(); broken.len()];
+        let global = self.program.global_block(Section::Startup);
+        let mut runs = vec![0u32; self.program.block_rows()];
+        for op in self.program.section_blocks(Section::Startup).flat_map(|b| self.program.ops(b)) {
+            op.sub_blocks().for_each(|b| runs[b.index()] += 1);
+        }
         let mut blocks: Vec<BlockId> = self.program.section_blocks(Section::Startup).collect();
         blocks.sort_unstable();
         for block in blocks {
             for op in self.program.ops(block) {
                 for touch in self.touched(op, |i| broken[i].0) {
                     events[touch.pair].extend(self.event(op, touch));
+                    if touch.reads_param && self.effects.effect(op) != Effect::AmpInit && Some(block) == global {
+                        readers[touch.pair].push(op.id);
+                    }
                 }
             }
         }
         let mut anchors = FxHashMap::default();
         for (i, mut list) in events.into_iter().enumerate().filter(|(i, _)| broken[*i].0) {
+            // A block that several ops run has no one place in the order.
+            if list.iter().any(|e| runs[e.block.index()] > 1) {
+                continue;
+            }
             list.sort_by_key(|e| pos[e.op.index()]);
             let pair = self.pairs.rows()[i];
-            if let Some(anchor) = self.mend_startup(&pair, &list) {
+            if let Some(anchor) = self.mend_startup(&pair, &list, &Readers { ops: &readers[i], pos }) {
                 anchors.insert(pair.param, anchor);
                 anchors.insert(pair.master, anchor);
             }
@@ -370,16 +398,37 @@ impl Plan<'_> {
         anchors
     }
 
-    fn mend_startup(&mut self, pair: &Pair, events: &[Event]) -> Option<OpId> {
+    fn mend_startup(&mut self, pair: &Pair, events: &[Event], readers: &Readers<'_>) -> Option<OpId> {
         let mut rest: &[Event] = events;
-        let mut first = None;
+        let (mut first, mut renarrowed) = (None, false);
+        // The first op of the global block that narrows the parameter after what is to be mended.
+        let mut narrowing = None;
         loop {
-            while let [head @ .., Event { what: What::Narrow, .. }] = rest {
+            while let [head @ .., Event { what: What::Narrow | What::Misnarrow, op, block, .. }] = rest {
+                if rest.last().is_some_and(|e| e.what == What::Narrow) && self.program.block(*block).index == 0 {
+                    narrowing = Some(*op);
+                }
+                // The parameter is narrowed again, from the master that was put right before.
+                if rest.last().is_some_and(|e| e.what == What::Misnarrow) && first.is_none() {
+                    self.insert(pair, *op, Direction::Master);
+                    (first, renarrowed) = (Some(*op), true);
+                }
                 rest = head;
             }
-            let &last = rest.last()?;
+            let Some(&last) = rest.last() else { return first };
+            if last.what == What::Sync && renarrowed {
+                return first;
+            }
             let (mut param, mut master) = (false, false);
             match last.what {
+                What::Resynced if self.program.block(last.block).index != 0 => {
+                    while let [head @ .., e] = rest
+                        && e.block == last.block
+                    {
+                        rest = head;
+                    }
+                    continue;
+                }
                 What::Load => {
                     // All loads since the pair was last made from one another, in this block. A write whose
                     // value a later load replaces made nothing: a master that is cast from the parameter
@@ -390,7 +439,7 @@ impl Plan<'_> {
                         let dead = (param || !e.param) && (master || !e.master);
                         match e.what {
                             What::Load => (param, master) = (param | e.param, master | e.master),
-                            What::Narrow => {}
+                            What::Narrow | What::Misnarrow => {}
                             What::Sync | What::Write if dead => {}
                             _ => break,
                         }
@@ -400,144 +449,54 @@ impl Plan<'_> {
                 // In step but not narrowed.
                 What::Sync => (master, rest) = (true, &rest[..rest.len() - 1]),
                 What::Write => (param, master, rest) = (last.param, last.master, &rest[..rest.len() - 1]),
-                What::Other | What::Narrow => return first,
+                What::Other | What::Resynced | What::Narrow | What::Misnarrow => return first,
             }
-            self.insert(pair, last.op, Direction::of(param, master));
+            self.mend_after(pair, &last, Direction::of(param, master), narrowing, readers);
             first.get_or_insert(last.op);
             // A mend in a sub-block holds on that branch alone.
-            if self.program.block(last.block).index == 0 || last.what == What::Sync {
+            if self.program.block(last.block).index == 0 {
                 return first;
             }
         }
     }
 
-    /// Derives stale copies again, sources first.
+    /// Brings a pair in step after `last`, in this direction.
     ///
-    /// A copy that main declares float32 holds more than a narrowed source has: it is derived from the
-    /// master, or, where the source has none, before the narrowing.
-    fn copies(&mut self, proof: &Coherence, anchors: &FxHashMap<Name, OpId>, pos: &[u32]) {
-        let derived = proof.verdicts.iter().filter_map(|v| match v.subject {
-            Subject::Copy { cell, op, .. } => Some((v, cell, op)),
-            _ => None,
-        });
-        let mut masters = FxHashMap::default();
-        for v in &proof.verdicts {
-            if let Subject::Pair(p) = v.subject
-                && (v.proved() || anchors.contains_key(&p.master))
-            {
-                masters.entry(p.param).or_insert(p.master);
+    /// A resync narrows the parameter. Where an op that stands between it and the user's own narrowing
+    /// reads the parameter, or another master is made from it, the value alone is passed on, and
+    /// the parameter is narrowed after the last reader.
+    fn mend_after(
+        &mut self,
+        pair: &Pair,
+        last: &Event,
+        direction: Direction,
+        narrowing: Option<OpId>,
+        readers: &Readers<'_>,
+    ) {
+        let reader = readers.last_between(last.op, narrowing);
+        let end = reader.unwrap_or(last.op);
+        let shared = self.pairs.of(pair.param).nth(1).is_some();
+        let in_global = self.program.block(last.block).index == 0;
+        let pass_on = match direction {
+            _ if last.what == What::Sync => return self.insert(pair, end, Direction::Master),
+            Direction::Param if in_global && (reader.is_some() || shared) => {
+                let in_dtype = self.cells.get(pair.param).startup.map_or(DType::F32, |v| self.program.var(v).dtype);
+                cast(pair.param, pair.master, in_dtype, DType::F32)
             }
+            Direction::Master if in_global && reader.is_some() => NewOp::new(sym::ASSIGN)
+                .input(sym::X, [pair.master])
+                .output(sym::OUT, [pair.param])
+                .attr(sym::OP_ROLE, 0),
+            _ => return self.insert(pair, last.op, direction),
+        };
+        self.edit.insert(
+            At::After(last.op),
+            pass_on,
+            "passes the value on; the parameter is read before it is narrowed",
+        );
+        if narrowing.is_none() {
+            self.insert(pair, end, Direction::Master);
         }
-        let sources = derived.clone().flat_map(|(_, _, op)| self.program.op(op).input_args());
-        let last_writers = self.last_writers(sources.chain(masters.values().copied()));
-        let top = self.top_level_ops();
-        let (mut anchors, mut later, mut after) = (anchors.clone(), Vec::new(), FxHashSet::default());
-        for (verdict, cell, op) in derived {
-            let r = self.program.op(op);
-            let mended = r.input_args().any(|n| anchors.contains_key(&n));
-            if verdict.proved() && !mended {
-                continue;
-            }
-            let low = |n: Name| self.cells.dtype(self.program, n).is_some_and(DType::is_low);
-            let wide = !low(cell) && r.input_args().any(low);
-            let mut new = NewOp::copy_of(self.program, op);
-            if wide {
-                new.inputs.iter_mut().flat_map(|(_, args)| args).for_each(|n| *n = *masters.get(n).unwrap_or(n));
-            }
-            let sources: Vec<Name> = new.inputs.iter().flat_map(|(_, args)| args.iter().copied()).collect();
-            let writers = sources.iter().flat_map(|n| {
-                let last = last_writers.get(n).map(|w| if wide && low(*n) { w.before_narrowing } else { w.last });
-                [anchors.get(n).copied(), last]
-            });
-            let in_global = writers.flatten().map(|o| top[self.program.op(o).block().index()].unwrap_or(o));
-            let Some(anchor) = in_global.max_by_key(|o| pos[o.index()]) else { continue };
-            // A copy that stands after its source's mend is derived there already.
-            if pos[anchor.index()] < pos[op.index()] {
-                continue;
-            }
-            // What is still to be narrowed there is copied before, unless it is itself derived again after.
-            let before = wide && sources.iter().any(|&n| low(n)) && !sources.iter().any(|n| after.contains(n));
-            if wide && (before || !sources.iter().any(|&n| low(n))) {
-                for attr in new.attrs.iter_mut().filter(|a| a.name == sym::IN_DTYPE) {
-                    *attr = Attr::new(sym::IN_DTYPE, DType::F32);
-                }
-            }
-            match before {
-                true => self.edit.insert(At::After(anchor), new, DERIVED_AGAIN),
-                false => {
-                    after.insert(cell);
-                    later.push((anchor, new));
-                }
-            }
-            anchors.insert(cell, anchor);
-        }
-        self.singles(proof);
-        for (anchor, new) in later {
-            self.edit.insert(At::After(anchor), new, DERIVED_AGAIN);
-        }
-    }
-
-    /// The op of startup's global block that last writes each of these cells.
-    fn last_writers(&self, names: impl Iterator<Item = Name>) -> FxHashMap<Name, LastWriter> {
-        let wanted: FxHashSet<Name> = names.collect();
-        let mut last: FxHashMap<Name, LastWriter> = FxHashMap::default();
-        if let Some(global) = self.program.global_block(Section::Startup).filter(|_| !wanted.is_empty()) {
-            for op in self.program.ops(global) {
-                self.effects.each(op, |n, access| {
-                    if access != Access::Read && wanted.contains(&n) {
-                        let w = last.entry(n).or_insert(LastWriter { last: op.id, before_narrowing: op.id });
-                        w.last = op.id;
-                        if self.effects.effect(op) != Effect::AmpInit {
-                            w.before_narrowing = op.id;
-                        }
-                    }
-                });
-            }
-        }
-        last
-    }
-
-    /// By block: the op of startup's global block that runs it; none for the global block itself.
-    fn top_level_ops(&self) -> Vec<Option<OpId>> {
-        let mut top = vec![None; self.program.block_rows()];
-        let Some(global) = self.program.global_block(Section::Startup) else { return top };
-        for op in self.program.ops(global).filter(|o| o.has_sub_blocks()) {
-            let mut stack: Vec<BlockId> = op.sub_blocks().collect();
-            while let Some(b) = stack.pop() {
-                if b != global && top[b.index()].is_none() {
-                    top[b.index()] = Some(op.id);
-                    self.program.ops(b).for_each(|o| stack.extend(o.sub_blocks()));
-                }
-            }
-        }
-        top
-    }
-
-    /// Narrows 16-bit parameters without master that are still wide at main's entry.
-    fn singles(&mut self, proof: &Coherence) {
-        let open: Vec<Name> = proof
-            .verdicts
-            .iter()
-            .filter(|v| !v.proved())
-            .filter_map(|v| match v.subject {
-                Subject::Param(name) => Some(name),
-                _ => None,
-            })
-            .collect();
-        let writers = self.last_writers(open.iter().copied());
-        for name in open {
-            if let (Some(w), Some(declared)) = (writers.get(&name), self.cells.dtype(self.program, name)) {
-                self.narrow(name, declared, w.last);
-            }
-        }
-    }
-
-    fn narrow(&mut self, name: Name, to: DType, after: OpId) {
-        let op = NewOp::new(sym::AMP_INIT)
-            .input(sym::X, [name])
-            .output(sym::OUT, [name])
-            .attr(sym::DTYPE, AttrValue::from(to));
-        self.edit.insert(At::After(after), op, "main declares it narrow");
     }
 
     /// Mends pairs after the writes of main that break them.
@@ -560,7 +519,11 @@ impl Plan<'_> {
                             self.flush(&mut pending, i);
                             pending.insert(i, (param, master, op));
                         }
-                        Some(Event { what: What::Sync, .. }) => drop(pending.shift_remove(&i)),
+                        Some(Event { what: What::Misnarrow, op, .. }) => {
+                            self.flush(&mut pending, i);
+                            pending.insert(i, (false, true, op));
+                        }
+                        Some(Event { what: What::Sync | What::Resynced, .. }) => drop(pending.shift_remove(&i)),
                         Some(Event { what: What::Narrow, .. }) => {}
                         Some(Event { what: What::Other, .. }) | None => self.flush(&mut pending, i),
                     }

@@ -8,6 +8,7 @@
 
 use super::Only;
 use super::apply::{Lists, LoadReport};
+use super::combined::{set_sizes, shape_fits};
 use super::nearest::{added_prefix, nearest};
 use super::targets::{Part, Targets};
 use crate::ckpt::{Manifest, TensorEntry};
@@ -88,8 +89,7 @@ impl<'a> Matcher<'a> {
         let (program, decl) = (self.program, self.targets.decl(cell));
         let name = program.name(cell);
         let shape = program.shape(decl);
-        let same = |d: &i64, e: &u64| *d == -1 || u64::try_from(*d) == Ok(*e);
-        if shape.len() != entry.shape.len() || !shape.iter().zip(&entry.shape).all(|(d, e)| same(d, e)) {
+        if !shape_fits(shape, &entry.shape) {
             let message = format!("`{name}` is {shape:?} here and {:?} in {}", entry.shape, self.path);
             let help = "load the checkpoint of a model of this size, or leave the entry out of it";
             self.found.push(Diagnostic::new(Code::LoadShape, message, Place::var(program, decl)).help(help));
@@ -152,12 +152,18 @@ impl<'a> Matcher<'a> {
         };
         if !manifest.is_empty() && manifest.iter().all(|e| e.name.is_empty()) && manifest.len() > 1 {
             let message = format!("{path} holds {} tensors without names", manifest.len());
+            let sizes = set_sizes(self.targets, self.only);
+            let sizes: Vec<_> = sizes.into_iter().map(|(what, n)| format!("{n} {what}")).collect();
             let help = "a combined file (`save_combine`, `.pdiparams`) keeps no names: load a directory of one file a \
                         variable, or safetensors";
-            self.found.push(Diagnostic::new(Code::MissingKey, message, Place::Nowhere).help(help));
+            let d = Diagnostic::new(Code::MissingKey, message, Place::Nowhere);
+            self.found.push(d.note(format!("in order of name the program has {}", sizes.join(", "))).help(help));
             return;
         }
-        let message = format!("none of {} in {path} is the name of a {kind} of the program", keys(manifest.len()));
+        let message = match manifest {
+            [one] => format!("`{}` in {path} is not the name of a {kind} of the program", key_of(path, manifest, one)),
+            _ => format!("none of {} in {path} is the name of a {kind} of the program", keys(manifest.len())),
+        };
         let mut d = Diagnostic::new(Code::MissingKey, message, Place::Nowhere);
         let known: Vec<&str> = manifest.iter().map(|e| key_of(path, manifest, e)).collect();
         d = listed(d, &names.missing, || known.iter().copied(), "in the checkpoint");

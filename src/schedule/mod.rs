@@ -19,11 +19,13 @@
 
 mod apply;
 mod check;
+mod combined;
 mod nearest;
 mod parse;
 mod targets;
 
 pub use apply::{Applied, ApplyError, Lists, LoadReport};
+pub use combined::{CombinedNames, combined_names};
 pub use parse::{ScheduleError, ScheduleErrorKind};
 
 use std::fmt;

@@ -79,7 +79,7 @@ mod printer;
 mod value;
 
 pub use parser::{MAX_TEXT, parse};
-pub use printer::{print, print_op, print_section, print_var};
+pub use printer::{print, print_brief, print_op, print_section, print_var};
 
 pub(crate) use number::{parse_bits, parse_hex, write_hex};
 pub(crate) use printer::{kind_of_word, kind_word};

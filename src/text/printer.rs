@@ -12,15 +12,36 @@ use std::fmt::Write;
 /// Writes a whole program. A section that holds nothing at all is left out.
 pub fn print(program: &Program) -> String {
     let mut p = Printer::new(program);
-    p.out.push_str("program {\n");
-    for section in Section::ALL {
-        if !program.is_blank(section) {
-            p.section(section, 1);
-        }
-    }
-    p.out.push_str("}\n");
+    p.program();
     p.out
 }
+
+/// [`print`] without the table of op versions and without attributes that frameworks write on every op and
+/// that change nothing here (`op_role`, `use_mkldnn` …): for reading. It parses, to a program that lacks them.
+pub fn print_brief(program: &Program) -> String {
+    let mut p = Printer::new(program);
+    p.brief = true;
+    p.program();
+    p.out
+}
+
+/// Attributes that [`print_brief`] leaves out.
+const NOISE: [&str; 14] = [
+    "op_role",
+    "op_role_var",
+    "op_namescope",
+    "op_device",
+    "op_callstack",
+    "with_quant_attr",
+    "use_mkldnn",
+    "use_cudnn",
+    "use_quantizer",
+    "mkldnn_data_type",
+    "Scale_x",
+    "Scale_y",
+    "Scale_out",
+    "force_cpu",
+];
 
 /// Writes one section, which [`super::parse`] takes as it is.
 pub fn print_section(program: &Program, section: Section) -> String {
@@ -84,11 +105,12 @@ pub(super) fn plain_lod(kind: VarKind, persistable: bool) -> Option<i32> {
 struct Printer<'p> {
     program: &'p Program,
     out: String,
+    brief: bool,
 }
 
 impl<'p> Printer<'p> {
     fn new(program: &'p Program) -> Self {
-        Printer { program, out: String::new() }
+        Printer { program, out: String::new(), brief: false }
     }
 
     fn indent(&mut self, level: usize) {
@@ -132,6 +154,16 @@ impl<'p> Printer<'p> {
         }
     }
 
+    fn program(&mut self) {
+        self.out.push_str("program {\n");
+        for section in Section::ALL {
+            if !self.program.is_blank(section) {
+                self.section(section, 1);
+            }
+        }
+        self.out.push_str("}\n");
+    }
+
     fn section(&mut self, section: Section, level: usize) {
         let program = self.program;
         let s = program.section(section);
@@ -152,7 +184,7 @@ impl<'p> Printer<'p> {
             self.indent(level + 1);
             let _ = writeln!(self.out, "version {version}");
         }
-        if let Some(bytes) = &s.op_versions {
+        if let Some(bytes) = s.op_versions.as_ref().filter(|_| !self.brief) {
             self.indent(level + 1);
             self.out.push_str("op_versions ");
             self.hex(bytes);
@@ -249,9 +281,11 @@ impl<'p> Printer<'p> {
         }
         self.sym(op.kind());
         self.slots(op.inputs());
-        if !op.attrs().is_empty() {
+        let (program, brief) = (self.program, self.brief);
+        let mut attrs = op.attrs().iter().filter(|a| !brief || !NOISE.contains(&program.sym(a.name))).peekable();
+        if attrs.peek().is_some() {
             self.out.push_str(" {");
-            for (i, attr) in op.attrs().iter().enumerate() {
+            for (i, attr) in attrs.enumerate() {
                 if i > 0 {
                     self.out.push_str(", ");
                 }

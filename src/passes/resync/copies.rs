@@ -1,0 +1,163 @@
+//! Which copies, and which parameters without a master, are made again, and where?
+
+use super::Plan;
+use crate::analysis::coherence::{Coherence, Subject};
+use crate::analysis::effects::Access;
+use crate::entity::EntityId;
+use crate::ir::{At, Attr, AttrValue, BlockId, DType, NewOp, OpId, Section};
+use crate::names::{Name, sym};
+use crate::ops::Effect;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Ops of startup's global block that write a cell.
+#[derive(Clone, Copy)]
+struct LastWriter {
+    last: OpId,
+    /// the last that is no `amp_init`
+    before_narrowing: OpId,
+}
+
+const DERIVED_AGAIN: &str = "its source is newer: derived again";
+
+impl Plan<'_> {
+    /// Derives stale copies again, sources first.
+    ///
+    /// A copy that main declares float32 holds more than a narrowed source has: it is derived from the
+    /// master, or, where the source has none, before the narrowing.
+    pub(super) fn copies(&mut self, proof: &Coherence, anchors: &FxHashMap<Name, OpId>, pos: &[u32]) {
+        let derived = proof.verdicts.iter().filter_map(|v| match v.subject {
+            Subject::Copy { cell, op, .. } => Some((v, cell, op)),
+            _ => None,
+        });
+        let mut masters = FxHashMap::default();
+        for v in &proof.verdicts {
+            if let Subject::Pair(p) = v.subject
+                && (v.proved() || anchors.contains_key(&p.master))
+            {
+                masters.entry(p.param).or_insert(p.master);
+            }
+        }
+        let sources = derived.clone().flat_map(|(_, _, op)| self.program.op(op).input_args());
+        let last_writers = self.last_writers(sources.chain(masters.values().copied()));
+        let top = self.top_level_ops();
+        let (mut anchors, mut later, mut after) = (anchors.clone(), Vec::new(), FxHashSet::default());
+        for (verdict, cell, op) in derived {
+            let r = self.program.op(op);
+            let mended = r.input_args().any(|n| anchors.contains_key(&n));
+            if verdict.proved() && !mended {
+                continue;
+            }
+            let low = |n: Name| self.cells.dtype(self.program, n).is_some_and(DType::is_low);
+            let wide = !low(cell) && r.input_args().any(low);
+            let mut new = NewOp::copy_of(self.program, op);
+            if wide {
+                new.inputs.iter_mut().flat_map(|(_, args)| args).for_each(|n| *n = *masters.get(n).unwrap_or(n));
+            }
+            let sources: Vec<Name> = new.inputs.iter().flat_map(|(_, args)| args.iter().copied()).collect();
+            let writers = sources.iter().flat_map(|n| {
+                let last = last_writers.get(n).map(|w| if wide && low(*n) { w.before_narrowing } else { w.last });
+                [anchors.get(n).copied(), last]
+            });
+            let in_global = writers.flatten().map(|o| top[self.program.op(o).block().index()].unwrap_or(o));
+            let Some(anchor) = in_global.max_by_key(|o| pos[o.index()]) else { continue };
+            // A copy that stands after its source's mend is derived there already.
+            if pos[anchor.index()] < pos[op.index()] {
+                continue;
+            }
+            // What is still to be narrowed there is copied before, unless it is itself derived again after.
+            let narrow_source = sources.iter().any(|&n| low(n));
+            let before = wide && narrow_source && !sources.iter().any(|n| after.contains(n));
+            if wide && (before || !narrow_source) {
+                for attr in new.attrs.iter_mut().filter(|a| a.name == sym::IN_DTYPE) {
+                    *attr = Attr::new(sym::IN_DTYPE, DType::F32);
+                }
+            }
+            match before {
+                true => self.edit.insert(At::After(anchor), new, DERIVED_AGAIN),
+                false => {
+                    after.insert(cell);
+                    later.push((anchor, new));
+                }
+            }
+            anchors.insert(cell, anchor);
+        }
+        let again: FxHashSet<Name> =
+            later.iter().flat_map(|(_, new)| new.outputs.iter().flat_map(|(_, args)| args.iter().copied())).collect();
+        self.singles(proof, &again);
+        let open: FxHashSet<Name> = self.open_singles(proof).into_iter().collect();
+        for (anchor, new) in later {
+            let outs: Vec<Name> = new.outputs.iter().flat_map(|(_, args)| args.iter().copied()).collect();
+            self.edit.insert(At::After(anchor), new, DERIVED_AGAIN);
+            for name in outs.into_iter().filter(|n| open.contains(n)) {
+                if let Some(declared) = self.cells.dtype(self.program, name) {
+                    self.narrow(name, declared, anchor);
+                }
+            }
+        }
+    }
+
+    /// The op of startup's global block that last writes each of these cells.
+    fn last_writers(&self, names: impl Iterator<Item = Name>) -> FxHashMap<Name, LastWriter> {
+        let wanted: FxHashSet<Name> = names.collect();
+        let mut last: FxHashMap<Name, LastWriter> = FxHashMap::default();
+        if let Some(global) = self.program.global_block(Section::Startup).filter(|_| !wanted.is_empty()) {
+            for op in self.program.ops(global) {
+                self.effects.each(op, |n, access| {
+                    if access != Access::Read && wanted.contains(&n) {
+                        let w = last.entry(n).or_insert(LastWriter { last: op.id, before_narrowing: op.id });
+                        w.last = op.id;
+                        if self.effects.effect(op) != Effect::AmpInit {
+                            w.before_narrowing = op.id;
+                        }
+                    }
+                });
+            }
+        }
+        last
+    }
+
+    /// By block: the op of startup's global block that runs it; none for the global block itself.
+    fn top_level_ops(&self) -> Vec<Option<OpId>> {
+        let mut top = vec![None; self.program.block_rows()];
+        let Some(global) = self.program.global_block(Section::Startup) else { return top };
+        for op in self.program.ops(global).filter(|o| o.has_sub_blocks()) {
+            let mut stack: Vec<BlockId> = op.sub_blocks().collect();
+            while let Some(b) = stack.pop() {
+                if b != global && top[b.index()].is_none() {
+                    top[b.index()] = Some(op.id);
+                    self.program.ops(b).for_each(|o| stack.extend(o.sub_blocks()));
+                }
+            }
+        }
+        top
+    }
+
+    /// 16-bit parameters without master that are, or may be, wide at main's entry.
+    fn open_singles(&self, proof: &Coherence) -> Vec<Name> {
+        let open = proof.verdicts.iter().filter(|v| !v.proved());
+        open.filter_map(|v| match v.subject {
+            Subject::Param(name) => Some(name),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// Narrows those, but for cells that are derived again.
+    fn singles(&mut self, proof: &Coherence, again: &FxHashSet<Name>) {
+        let open: Vec<Name> = self.open_singles(proof).into_iter().filter(|n| !again.contains(n)).collect();
+        let writers = self.last_writers(open.iter().copied());
+        for name in open {
+            if let (Some(w), Some(declared)) = (writers.get(&name), self.cells.dtype(self.program, name)) {
+                self.narrow(name, declared, w.last);
+            }
+        }
+    }
+
+    fn narrow(&mut self, name: Name, to: DType, after: OpId) {
+        let op = NewOp::new(sym::AMP_INIT)
+            .input(sym::X, [name])
+            .output(sym::OUT, [name])
+            .attr(sym::DTYPE, AttrValue::from(to));
+        self.edit.insert(At::After(after), op, "main declares it narrow");
+    }
+}
