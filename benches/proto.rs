@@ -5,84 +5,16 @@
 //! compared with the input. `PEER_PYTHON=python` (with a `framework_pb2` to import, see
 //! `benches/peers/proto.py`) runs the peer on the same file between two rounds of ours and prints the ratios.
 
-use mastercast::ir::{Origin, Program, Section};
-use mastercast::names::{Name, Symbol};
+mod shared;
+
+use mastercast::ir::{Program, Section};
 use mastercast::paddle::proto::{Document, export, import, read_program};
+use shared::{peak, synthesize, time};
 use std::hint::black_box;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 const RUNS: usize = 15;
-const LAYER: std::ops::Range<usize> = 4..8;
-
-/// `fc_1.w_0` of the template is `fc_{layer}.w_0` of the copy, and so on.
-fn rename(name: &str, layer: usize) -> String {
-    for prefix in ["fc_", "layer_norm_"] {
-        if let Some((number, rest)) = name.strip_prefix(prefix).and_then(|s| s.split_once('.')) {
-            let number: usize = number.parse().expect("a layer's number");
-            return format!("{prefix}{}.{rest}", layer + number - 1);
-        }
-    }
-    name.to_string()
-}
-
-/// The template with its second layer repeated until there are `ops` ops.
-fn synthesize(ops: usize) -> Vec<u8> {
-    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/proto/fc_norm.pb");
-    let mut p = read_program(None, Some(&std::fs::read(template).expect("the template"))).expect("a program");
-    let block = p.global_block(Section::Main).expect("a block");
-    let layer_ops = p.block(block).ops[LAYER].to_vec();
-    let vars = p.block(block).vars.clone();
-    let in_layer = |p: &Program, v| ["fc_1.", "layer_norm_1."].iter().any(|s| p.name(p.var(v).name).starts_with(s));
-    let layer_vars: Vec<_> = vars.into_iter().filter(|&v| in_layer(&p, v)).collect();
-    for layer in 2..ops / LAYER.len() {
-        let origin = p.push_origin(Origin::Built { tag: layer as u32 });
-        for &v in &layer_vars {
-            let mut def = p.var_def(v);
-            let name = rename(p.name(def.name), layer);
-            def.name = p.intern(&name);
-            p.push_var(block, &def, origin);
-        }
-        for &op in &layer_ops {
-            let r = p.op(op);
-            let (kind, attrs) = (r.kind(), r.data().attrs);
-            let texts = |s: mastercast::ir::Slot<'_>| {
-                (s.name, s.args.iter().map(|&a| rename(p.name(a), layer)).collect::<Vec<_>>())
-            };
-            let (inputs, outputs): (Vec<_>, Vec<_>) =
-                (r.inputs().map(texts).collect(), r.outputs().map(texts).collect());
-            let new = p.push_op(block, kind, attrs, origin);
-            let names = |p: &mut Program, slots: Vec<(Symbol, Vec<String>)>| -> Vec<(Symbol, Vec<Name>)> {
-                slots.into_iter().map(|(s, a)| (s, a.iter().map(|a| p.intern(a)).collect())).collect()
-            };
-            for (slot, args) in names(&mut p, inputs) {
-                p.push_input(new, slot, args);
-            }
-            for (slot, args) in names(&mut p, outputs) {
-                p.push_output(new, slot, args);
-            }
-        }
-    }
-    export(&p, Section::Main)
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
-/// Median seconds of `f`, what it makes dropped outside the time.
-fn time<T>(mut f: impl FnMut() -> T) -> f64 {
-    let mut times = Vec::new();
-    for _ in 0..RUNS {
-        let start = Instant::now();
-        let value = black_box(f());
-        times.push(start.elapsed().as_secs_f64());
-        drop(value);
-    }
-    median(times)
-}
 
 struct Speeds {
     copy: f64,
@@ -99,16 +31,16 @@ fn ours(bytes: &[u8]) -> Speeds {
     let program = read_program(None, Some(bytes)).expect("a program");
     assert!(export(&program, Section::Main) == bytes);
     Speeds {
-        copy: mb / time(|| black_box(bytes).to_vec()),
-        decode: mb / time(|| Document::decode(black_box(bytes)).expect("a program")),
-        encode: mb / time(|| doc.encode()),
+        copy: mb / time(RUNS, || black_box(bytes).to_vec()),
+        decode: mb / time(RUNS, || Document::decode(black_box(bytes)).expect("a program")),
+        encode: mb / time(RUNS, || doc.encode()),
         import: mb
-            / time(|| {
+            / time(RUNS, || {
                 let mut p = Program::new();
                 import(black_box(bytes), Section::Main, &mut p).expect("a program");
                 p
             }),
-        export: mb / time(|| export(&program, Section::Main)),
+        export: mb / time(RUNS, || export(&program, Section::Main)),
     }
 }
 
@@ -123,13 +55,6 @@ fn peer(python: &str, file: &Path) -> Option<(String, f64, f64)> {
     let v: serde_json::Value = serde_json::from_slice(&out.stdout).ok()?;
     assert_eq!(v["bytes_equal"], true, "the peer writes other bytes: {v}");
     Some((v["lib"].as_str()?.to_string(), v["decode_mbps"].as_f64()?, v["encode_mbps"].as_f64()?))
-}
-
-/// Peak resident bytes of this process, where the system tells.
-fn peak() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    Some(line.trim().strip_suffix(" kB")?.parse::<usize>().ok()? * 1024)
 }
 
 fn main() {

@@ -2,8 +2,11 @@
 //!
 //! `cargo bench --bench sync`. Bytes counted: read + written. Medians; ratios in one run.
 
+mod shared;
+
 use mastercast::interp::{Interpreter, Scope, Tensor};
 use mastercast::ir::{DType, Program, ProgramBuilder, Section};
+use shared::median;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -30,11 +33,6 @@ fn program(low: DType, what: &str) -> Program {
             .done(),
     };
     b.finish()
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 fn main() {

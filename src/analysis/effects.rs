@@ -1,7 +1,8 @@
 //! Which storage cells does an op read and write, its sub-blocks included?
 //!
 //! An op of unknown kind may read and write everything it names. What a sub-block touches outside
-//! itself counts as touched by the op that runs it; names that the sub-block declares are its own.
+//! itself counts as touched by the op that runs it. Names that the sub-block declares are its own, unless they
+//! are persistable: a persistable is one cell, wherever it is declared.
 
 use crate::entity::IdVec;
 use crate::ir::{BlockId, OpRef, Program};
@@ -36,15 +37,24 @@ pub struct Effects<'p> {
     program: &'p Program,
     kinds: Kinds<'p>,
     blocks: IdVec<BlockId, BlockEffect>,
+    /// names that some declaration calls persistable; only filled when there are sub-blocks
+    persistable: FxHashSet<Name>,
 }
 
 impl<'p> Effects<'p> {
     /// Computes the effects of all sub-blocks; those of ops are read off on demand.
     pub fn new(program: &'p Program, kinds: &Kinds<'p>) -> Self {
         let n = program.block_rows();
-        let mut this = Effects { program, kinds: kinds.clone(), blocks: IdVec::filled(BlockEffect::default(), n) };
-        // A program without sub-blocks has a global block a section at most.
+        let mut this = Effects {
+            program,
+            kinds: kinds.clone(),
+            blocks: IdVec::filled(BlockEffect::default(), n),
+            persistable: FxHashSet::default(),
+        };
+        // One block is a global one; two may be the global blocks, or one with its sub-block.
         if n > 1 {
+            let vars = program.block_ids().flat_map(|b| &program.block(b).vars).map(|&v| program.var(v));
+            this.persistable = vars.filter(|v| v.persistable()).map(|v| v.name).collect();
             let mut state = IdVec::filled(Visit::New, n);
             for block in program.block_ids() {
                 if program.block(block).index != 0 {
@@ -58,6 +68,12 @@ impl<'p> Effects<'p> {
     /// What a sub-block touches outside itself.
     pub fn block(&self, block: BlockId) -> &BlockEffect {
         &self.blocks[block]
+    }
+
+    /// The cells that exist while a sub-block runs and no longer.
+    pub fn locals(&self, block: BlockId) -> impl Iterator<Item = Name> + '_ {
+        let names = self.program.block(block).vars.iter().map(|&v| self.program.var(v).name);
+        names.filter(|n| !self.persistable.contains(n))
     }
 
     /// Depth first over blocks with an explicit stack, so that deep nesting cannot overflow ours.
@@ -82,7 +98,7 @@ impl<'p> Effects<'p> {
     }
 
     fn summarise(&self, block: BlockId, state: &IdVec<BlockId, Visit>) -> BlockEffect {
-        let own: FxHashSet<Name> = self.program.block(block).vars.iter().map(|&v| self.program.var(v).name).collect();
+        let own: FxHashSet<Name> = self.locals(block).collect();
         let (mut reads, mut writes) = (FxHashSet::default(), FxHashSet::default());
         let mut out = BlockEffect::default();
         for op in self.program.ops(block) {

@@ -290,7 +290,13 @@ impl<'a> Exec<'a> {
         if std::mem::replace(&mut self.open[block.index()], true) {
             return;
         }
-        let program = self.program;
+        let (program, effects) = (self.program, self.effects);
+        // What the block declares for itself hides a cell of the same name.
+        let mut hidden = Vec::new();
+        if program.block(block).index != 0 {
+            hidden.extend(effects.locals(block).map(|n| (n, self.state[n.index()])));
+            hidden.iter().for_each(|&(n, _)| self.state[n.index()] = UNSET);
+        }
         for op in program.ops(block) {
             if self.loud {
                 observer.before(self, op);
@@ -300,6 +306,7 @@ impl<'a> Exec<'a> {
                 observer.after(self, op);
             }
         }
+        hidden.into_iter().rev().for_each(|(n, state)| self.state[n.index()] = state);
         self.open[block.index()] = false;
     }
 

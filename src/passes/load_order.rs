@@ -162,8 +162,22 @@ impl Pass for LoadOrder {
             if targets.is_empty() {
                 continue;
             }
+            let narrows = |t: usize| effects.effect(program.op(ops[t])) == Effect::AmpInit;
+            let low = |t: usize| {
+                program.op(ops[t]).output_args().all(|n| cells.dtype(program, n).is_some_and(crate::ir::DType::is_low))
+            };
+            // A narrowing must not come between the load and what is derived in float32 from it; and what is
+            // derived narrow must stay behind its narrowing.
+            if let Some(wide) = targets.iter().rposition(|&t| !narrows(t) && !low(t))
+                && let Some(&amp) = targets[..wide].iter().rfind(|&&t| narrows(t))
+                && at_op(amp) > lower
+            {
+                (lower, lower_op) = (at_op(amp), Some((amp, Role::Barrier)));
+            }
+            let first_narrowing = targets.iter().position(|&t| narrows(t)).unwrap_or(targets.len());
+            let fits = |&(i, &t): &(usize, &usize)| at_op(t) > lower && (i <= first_narrowing || narrows(t) || !low(t));
             // What stands before the last initialiser derives from a value that is gone.
-            if let Some(&target) = targets.iter().find(|&&t| at_op(t) > lower) {
+            if let Some((_, &target)) = targets.iter().enumerate().find(fits) {
                 let why = format!("before {:?}", program.op(ops[target]));
                 edit.relocate(load, At::Before(ops[target]), why);
                 moved.insert(load, (2 * target as u64, 1, seq));

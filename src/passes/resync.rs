@@ -107,7 +107,7 @@ impl Pass for Resync {
         let mut edit = Edit::new();
         clear_rewrites(&facts, &proof, &mut cx.diagnostics, &mut edit);
         let broken = broken_pairs(&proof);
-        let mut plan = Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit };
+        let mut plan = Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit, endings: Vec::new() };
         if proof.verdicts.iter().any(|v| !v.proved()) {
             let pos = positions(program, Section::Startup);
             let anchors = plan.startup(&broken, &pos);
@@ -276,6 +276,8 @@ struct Plan<'a> {
     pairs: &'a Pairs,
     cells: &'a Cells,
     edit: &'a mut Edit,
+    /// parameters to be narrowed from their masters, and after which op
+    endings: Vec<(Pair, OpId)>,
 }
 
 impl Plan<'_> {
@@ -395,6 +397,10 @@ impl Plan<'_> {
                 anchors.insert(pair.master, anchor);
             }
         }
+        // Only when every master has its value is a parameter that several share narrowed.
+        for (pair, end) in std::mem::take(&mut self.endings) {
+            self.insert(&pair, end, Direction::Master);
+        }
         anchors
     }
 
@@ -478,7 +484,7 @@ impl Plan<'_> {
         let shared = self.pairs.of(pair.param).nth(1).is_some();
         let in_global = self.program.block(last.block).index == 0;
         let pass_on = match direction {
-            _ if last.what == What::Sync => return self.insert(pair, end, Direction::Master),
+            _ if last.what == What::Sync => return self.endings.push((*pair, end)),
             Direction::Param if in_global && (reader.is_some() || shared) => {
                 let in_dtype = self.cells.get(pair.param).startup.map_or(DType::F32, |v| self.program.var(v).dtype);
                 cast(pair.param, pair.master, in_dtype, DType::F32)
@@ -494,9 +500,23 @@ impl Plan<'_> {
             pass_on,
             "passes the value on; the parameter is read before it is narrowed",
         );
-        if narrowing.is_none() {
-            self.insert(pair, end, Direction::Master);
+        // A resync also makes a master float32; after the narrowing it changes nothing else.
+        match narrowing {
+            None => self.endings.push((*pair, end)),
+            Some(op) if direction == Direction::Master && !self.loads_f32(last.op, pair.master) => {
+                self.endings.push((*pair, op));
+            }
+            Some(_) => {}
         }
+    }
+
+    /// Whether an op is a load that is known to bring float32 for a cell.
+    fn loads_f32(&self, op: OpId, name: Name) -> bool {
+        let op = self.program.op(op);
+        let place = op.output_args().position(|n| n == name);
+        let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints);
+        let code = place.zip(stored).and_then(|(i, codes)| codes.get(i).copied());
+        self.effects.effect(op) == Effect::Load && code == Some(i64::from(DType::F32.code()))
     }
 
     /// Mends pairs after the writes of main that break them.

@@ -1,7 +1,7 @@
 //! Which copies, and which parameters without a master, are made again, and where?
 
 use super::Plan;
-use crate::analysis::coherence::{Coherence, Subject};
+use crate::analysis::coherence::{Coherence, Finding, Obligation, Subject};
 use crate::analysis::effects::Access;
 use crate::entity::EntityId;
 use crate::ir::{At, Attr, AttrValue, BlockId, DType, NewOp, OpId, Section};
@@ -132,9 +132,11 @@ impl Plan<'_> {
         top
     }
 
-    /// 16-bit parameters without master that are, or may be, wide at main's entry.
+    /// 16-bit parameters without master that are, or may be, wide at main's entry; what an op of unknown
+    /// kind wrote is left alone.
     fn open_singles(&self, proof: &Coherence) -> Vec<Name> {
-        let open = proof.verdicts.iter().filter(|v| !v.proved());
+        let unknown = |f: &Finding| matches!(f, Finding::Unproved { obligation: Obligation::UnknownOp(_), .. });
+        let open = proof.verdicts.iter().filter(|v| !v.findings.iter().all(unknown));
         open.filter_map(|v| match v.subject {
             Subject::Param(name) => Some(name),
             _ => None,

@@ -1,0 +1,8 @@
+//! File to file, with the system's allocator: see `shared/files.rs`.
+
+#[path = "shared/files.rs"]
+mod files;
+
+fn main() {
+    files::run();
+}
