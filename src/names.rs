@@ -5,8 +5,35 @@
 //! speaks of are interned first, in a fixed order, so that they are constants in [`sym`].
 
 use crate::entity::{EntityId, entity};
-use std::hash::Hasher;
+use std::hash::{BuildHasher, Hasher};
 use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+/// How keys that a file chooses are hashed: under a seed of this process, so that no file can be made
+/// whose keys collide. Order that reaches output never comes from such a table.
+#[derive(Clone)]
+pub(crate) struct Seeded(foldhash::fast::RandomState);
+
+impl Default for Seeded {
+    fn default() -> Self {
+        static SEED: OnceLock<foldhash::fast::RandomState> = OnceLock::new();
+        Seeded(SEED.get_or_init(Default::default).clone())
+    }
+}
+
+impl BuildHasher for Seeded {
+    type Hasher = foldhash::fast::FoldHasher<'static>;
+
+    #[inline(always)]
+    fn build_hasher(&self) -> Self::Hasher {
+        self.0.build_hasher()
+    }
+}
+
+/// A map whose keys a file chooses.
+pub(crate) type SeededMap<K, V> = std::collections::HashMap<K, V, Seeded>;
+/// A set whose keys a file chooses.
+pub(crate) type SeededSet<K> = std::collections::HashSet<K, Seeded>;
 
 entity! {
     /// An interned variable name. Startup and main share one space: equal names are one storage cell.
@@ -26,15 +53,8 @@ pub struct Interner<K> {
     text: String,
     ends: Vec<u32>,
     table: Vec<u64>,
+    seeded: Seeded,
     key: PhantomData<fn(K) -> K>,
-}
-
-#[inline(always)]
-fn hash(text: &str) -> u32 {
-    let mut h = rustc_hash::FxHasher::default();
-    h.write(text.as_bytes());
-    let h = h.finish();
-    (h ^ (h >> 32)) as u32
 }
 
 /// Strings that are looked up together, so that their cache misses overlap.
@@ -43,7 +63,21 @@ const BATCH: usize = 16;
 impl<K: EntityId> Interner<K> {
     /// An empty interner.
     pub fn new() -> Self {
-        Interner { text: String::new(), ends: Vec::new(), table: Vec::new(), key: PhantomData }
+        Interner {
+            text: String::new(),
+            ends: Vec::new(),
+            table: Vec::new(),
+            seeded: Seeded::default(),
+            key: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    fn hash(&self, text: &str) -> u32 {
+        let mut h = self.seeded.build_hasher();
+        h.write(text.as_bytes());
+        let h = h.finish();
+        (h ^ (h >> 32)) as u32
     }
 
     /// Makes room for `strings` more strings.
@@ -108,7 +142,7 @@ impl<K: EntityId> Interner<K> {
     /// The id of `text`, made on first use. Panics when all strings together exceed 4 GiB
     /// (readers refuse larger inputs before this point).
     pub fn intern(&mut self, text: &str) -> K {
-        self.intern_hashed(hash(text), text)
+        self.intern_hashed(self.hash(text), text)
     }
 
     /// The ids of many strings, in order: as [`Self::intern`] of each, but faster.
@@ -119,7 +153,7 @@ impl<K: EntityId> Interner<K> {
             let mask = self.table.len() - 1;
             let (mut hashes, mut seen) = ([0; BATCH], 0);
             for (h, text) in hashes.iter_mut().zip(chunk) {
-                *h = hash(text);
+                *h = self.hash(text);
                 seen ^= self.table[*h as usize & mask];
             }
             std::hint::black_box(seen);
@@ -134,7 +168,7 @@ impl<K: EntityId> Interner<K> {
         if self.table.is_empty() {
             return None;
         }
-        self.find(hash(text), text).ok().map(K::from_index)
+        self.find(self.hash(text), text).ok().map(K::from_index)
     }
 
     #[inline]
@@ -215,7 +249,6 @@ pub type Names = Interner<Name>;
 
 /// A fresh symbol interner in which the constants of [`sym`] hold.
 pub(crate) fn symbols() -> Symbols {
-    use std::sync::OnceLock;
     static BASE: OnceLock<Symbols> = OnceLock::new();
     BASE.get_or_init(|| {
         let mut s = Symbols::new();

@@ -12,10 +12,11 @@
 use crate::analysis::exec::{Exec, ExecOptions, Form, Observer, Silent, Writer};
 use crate::analysis::facts::Facts;
 use crate::analysis::pairs::Pair;
-use crate::analysis::values::{Known, Value, ValueId};
+use crate::analysis::values::{Known, Tuple, Value, ValueId};
 use crate::ir::{DType, F32, OpId, OpRef, Program, Section};
-use crate::names::{Name, sym};
+use crate::names::{Name, SeededSet, sym};
 use crate::ops::{Effect, Ops};
+use rustc_hash::FxHashSet;
 
 /// What a verdict is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -349,8 +350,8 @@ fn typed(exec: &mut Exec<'_>, cell: Name, v: ValueId, declared: DType, findings:
     }
 }
 
-/// Terms looked at below one value.
-const LEAVES: usize = 4096;
+/// Terms looked at below one value: there may be as many values as ops.
+const LEAVES: usize = 1024;
 
 /// Whether a master was rounded through 16 bits with float32 at hand; `None` when that hangs on a
 /// stored dtype.
@@ -375,7 +376,7 @@ fn lossy(exec: &Exec<'_>, m: ValueId, depth: usize) -> Option<bool> {
 
 #[derive(Default)]
 struct Sources {
-    loads: Vec<Value>,
+    loads: SeededSet<Value>,
     unknown: Option<OpId>,
     entry: Option<Name>,
     whole: bool,
@@ -383,12 +384,21 @@ struct Sources {
 
 fn sources(exec: &Exec<'_>, v: ValueId) -> Sources {
     let mut s = Sources::default();
+    let mut related = true;
     s.whole = exec.values.leaves(v, LEAVES, |leaf| match leaf {
-        Value::Load { .. } => s.loads.push(leaf),
-        Value::Opaque(op, _) if exec.effects.effect(exec.program.op(op)) == Effect::Unknown => s.unknown = Some(op),
+        Value::Load { .. } => {
+            s.loads.insert(leaf);
+        }
+        Value::Opaque(op, _) => match exec.effects.effect(exec.program.op(op)) {
+            Effect::Unknown => s.unknown = Some(op),
+            // Blocks that were not looked into, branches without end.
+            Effect::Cond | Effect::While => related = false,
+            _ => {}
+        },
         Value::Entry(name) => s.entry = Some(name),
         _ => {}
     });
+    s.whole &= related;
     s
 }
 
@@ -452,31 +462,38 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
         let inputs: Vec<Name> = op.input_args().collect();
         let Some(&source) = inputs.first() else { continue };
         // An op that overwrites what it reads leaves nothing to compare with.
-        let in_place = op.output_args().any(|n| inputs.contains(&n));
+        let sources: FxHashSet<Name> = inputs.iter().copied().collect();
+        let in_place = op.output_args().any(|n| sources.contains(&n));
         if in_place || !inputs.iter().all(|&n| exec.cells.get(n).persistable) {
             continue;
         }
+        let newest = inputs.iter().copied().find(|&n| exec.writer(n) != Writer::Nobody).unwrap_or(source);
+        let mut made: Option<[Derivation; 2]> = None;
         for (i, cell) in op.output_args().enumerate() {
-            let last = exec.writer(cell) == Writer::Op(op.id);
+            if exec.writer(cell) != Writer::Op(op.id) || !exec.cells.get(cell).persistable {
+                continue;
+            }
             let is_pair = exec.pairs.of(cell).any(|k| {
                 let p = exec.pairs.rows()[k];
                 inputs == [p.param] && p.master == cell || inputs == [p.master] && p.param == cell
             });
-            if !last || is_pair || !exec.cells.get(cell).persistable {
+            if is_pair {
                 continue;
             }
-            let args: Vec<ValueId> = inputs.iter().map(|&n| exec.value(n)).collect();
-            // A copy that was made before its source was narrowed in place holds the same at more precision.
-            let wide = args.iter().map(|&v| match exec.values.get(v) {
-                Value::Cast(d, inner) if d.is_low() => inner,
-                _ => v,
+            let made = made.get_or_insert_with(|| {
+                let args: Vec<ValueId> = inputs.iter().map(|&n| exec.value(n)).collect();
+                // A copy that was made before its source was narrowed in place holds the same at more precision.
+                let wide = args.iter().map(|&v| match exec.values.get(v) {
+                    Value::Cast(d, inner) if d.is_low() => inner,
+                    _ => v,
+                });
+                let wide: Vec<ValueId> = wide.collect();
+                [Derivation::of(exec, &args), Derivation::of(exec, &wide)]
             });
-            let wide: Vec<ValueId> = wide.collect();
             let now = exec.value(cell);
-            let holds = [args, wide].iter().any(|args| again(exec, op, i, args, now) == Some(now));
+            let holds = made.iter().any(|args| again(exec, op, i, args, now) == Some(now));
             let mut findings = Vec::new();
             if !holds {
-                let newest = inputs.iter().copied().find(|&n| exec.writer(n) != Writer::Nobody).unwrap_or(source);
                 findings.push(Finding::Stale {
                     when: When::Entry,
                     old: cell,
@@ -490,22 +507,32 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
     }
 }
 
+/// Arguments that a copy may have been derived from; there is at least one.
+struct Derivation {
+    first: ValueId,
+    all: Tuple,
+    known: Known,
+}
+
+impl Derivation {
+    fn of(exec: &mut Exec<'_>, args: &[ValueId]) -> Derivation {
+        Derivation { first: args[0], all: exec.values.tuple(args), known: exec.moved(args) }
+    }
+}
+
 /// What output `i` of a derivation would be on these arguments; `now` is what it is.
-fn again(exec: &mut Exec<'_>, op: OpRef<'_>, i: usize, args: &[ValueId], now: ValueId) -> Option<ValueId> {
+fn again(exec: &mut Exec<'_>, op: OpRef<'_>, i: usize, args: &Derivation, now: ValueId) -> Option<ValueId> {
     Some(match exec.effects.effect(op) {
-        Effect::Copy => args[0],
+        Effect::Copy => args.first,
         Effect::Cast => match exec.values.get(now) {
             // The term says to which dtype; a cast to the source's own dtype leaves none.
-            Value::Cast(d, _) => exec.values.cast(d, args[0]),
+            Value::Cast(d, _) => exec.values.cast(d, args.first),
             _ => {
                 let code = op.attr(sym::OUT_DTYPE).and_then(|v| v.as_int())?;
-                exec.values.cast(DType::from_code(code as i32), args[0])
+                exec.values.cast(DType::from_code(code as i32), args.first)
             }
         },
-        _ => {
-            let known = exec.moved(args);
-            exec.values.apply(op.kind(), op.data().attrs, i as u32, args, known)
-        }
+        _ => exec.values.apply(op.kind(), op.data().attrs, i as u32, args.all, args.known),
     })
 }
 
@@ -562,21 +589,38 @@ impl Observer for Watch {
             return;
         }
         for name in op.input_args() {
-            if !pairs.has(name) {
+            self.read(exec, op, name);
+        }
+    }
+
+    fn skipped(&mut self, exec: &mut Exec<'_>, op: OpRef<'_>) {
+        let effects = exec.effects;
+        for sub in op.sub_blocks() {
+            for &name in &effects.block(sub).reads {
+                self.read(exec, op, name);
+            }
+        }
+    }
+}
+
+impl Watch {
+    /// An op reads a cell: each pair that it is part of must agree.
+    fn read(&mut self, exec: &mut Exec<'_>, op: OpRef<'_>, name: Name) {
+        let pairs = exec.pairs;
+        if !pairs.has(name) {
+            return;
+        }
+        for i in pairs.of(name) {
+            if !self.watched[i] || exec.in_step(i) {
                 continue;
             }
-            for i in pairs.of(name) {
-                if !self.watched[i] || exec.in_step(i) {
-                    continue;
-                }
-                let pair = pairs.rows()[i];
-                let other = if name == pair.param { pair.master } else { pair.param };
-                let mends = matches!(effect, Effect::Copy | Effect::Cast) && op.output(sym::OUT) == [other];
-                if !mends {
-                    self.watched[i] = false;
-                    let finding = disagreement(exec, i, When::Before(op.id));
-                    self.found.push((i, finding));
-                }
+            let pair = pairs.rows()[i];
+            let other = if name == pair.param { pair.master } else { pair.param };
+            let moves = matches!(exec.effects.effect(op), Effect::Copy | Effect::Cast);
+            if !(moves && op.output(sym::OUT) == [other]) {
+                self.watched[i] = false;
+                let finding = disagreement(exec, i, When::Before(op.id));
+                self.found.push((i, finding));
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::analysis::pairs::Pairs;
 use crate::analysis::values::{Known, Value, ValueId, Values};
 use crate::entity::EntityId;
 use crate::ir::{AttrValue, BlockId, DType, OpId, OpRef, Program, Section};
-use crate::names::{Name, sym};
+use crate::names::{Name, SeededMap, sym};
 use crate::ops::{Effect, Wants};
 use rustc_hash::FxHashMap;
 
@@ -44,6 +44,9 @@ pub trait Observer {
     fn before(&mut self, _exec: &mut Exec<'_>, _op: OpRef<'_>) {}
     /// Called after each op.
     fn after(&mut self, _exec: &mut Exec<'_>, _op: OpRef<'_>) {}
+    /// Called instead for a control op whose blocks are not looked into: they are nested too deep, or in
+    /// one another. What they write is unknown afterwards.
+    fn skipped(&mut self, _exec: &mut Exec<'_>, _op: OpRef<'_>) {}
     /// A load wrote `name` and `by` overwrote it before anything read it.
     fn lost(&mut self, _exec: &Exec<'_>, _name: Name, _load: OpId, _by: OpId) {}
 }
@@ -70,6 +73,32 @@ pub struct ExecOptions {
     pub assume_entry: bool,
 }
 
+/// Ops looked at for each op of the program. Only blocks that several ops run, which hold such blocks in
+/// turn, come near; beyond it nothing is known of what a block writes.
+const STEPS_A_ROW: u64 = 256;
+
+/// Texts with numbers, in order of first use.
+#[derive(Default)]
+struct Texts<'a> {
+    numbers: SeededMap<&'a str, u32>,
+    texts: Vec<&'a str>,
+}
+
+impl<'a> Texts<'a> {
+    fn number(&mut self, text: &'a str) -> u32 {
+        let next = self.texts.len() as u32;
+        let number = *self.numbers.entry(text).or_insert(next);
+        if number == next {
+            self.texts.push(text);
+        }
+        number
+    }
+
+    fn text(&self, number: u32) -> &'a str {
+        self.texts.get(number as usize).copied().unwrap_or("")
+    }
+}
+
 /// The state of an execution.
 pub struct Exec<'a> {
     /// the program
@@ -90,12 +119,18 @@ pub struct Exec<'a> {
     unread: Vec<Option<OpId>>,
     /// whether a load has been met at all
     any_load: bool,
-    files: FxHashMap<&'a str, u32>,
-    keys: FxHashMap<&'a str, u32>,
+    files: Texts<'a>,
+    keys: Texts<'a>,
     versions: Vec<u32>,
     open: Vec<bool>,
     /// whether the observer is told: not in the first sweeps of a loop body
     loud: bool,
+    /// loops around the op at hand
+    loops: usize,
+    /// blocks around the op at hand
+    depth: usize,
+    /// ops that may still be looked at
+    steps_left: u64,
     /// places of ops in program order, by section, computed when first asked for
     order: [std::cell::OnceCell<Vec<u32>>; 2],
 }
@@ -168,11 +203,14 @@ impl<'a> Exec<'a> {
             writers: vec![NOBODY; n],
             unread: vec![None; n],
             any_load: false,
-            files: FxHashMap::default(),
-            keys: FxHashMap::default(),
+            files: Texts::default(),
+            keys: Texts::default(),
             versions: Vec::new(),
             open: vec![false; program.block_rows()],
             loud: true,
+            loops: 0,
+            depth: 0,
+            steps_left: STEPS_A_ROW * (program.op_rows() as u64 + 1024),
             order: Default::default(),
         }
     }
@@ -286,11 +324,10 @@ impl<'a> Exec<'a> {
     }
 
     fn block(&mut self, block: BlockId, observer: &mut dyn Observer) {
-        // A block inside itself is reported by the verifier; its effects are unknown.
-        if std::mem::replace(&mut self.open[block.index()], true) {
-            return;
-        }
         let (program, effects) = (self.program, self.effects);
+        self.open[block.index()] = true;
+        self.depth += 1;
+        self.steps_left = self.steps_left.saturating_sub(program.block(block).ops.len() as u64);
         // What the block declares for itself hides a cell of the same name.
         let mut hidden = Vec::new();
         if program.block(block).index != 0 {
@@ -307,6 +344,7 @@ impl<'a> Exec<'a> {
             }
         }
         hidden.into_iter().rev().for_each(|(n, state)| self.state[n.index()] = state);
+        self.depth -= 1;
         self.open[block.index()] = false;
     }
 
@@ -403,8 +441,9 @@ impl<'a> Exec<'a> {
                 let args: Vec<_> = op.input_args().map(|n| self.value(n)).collect();
                 // They move values: the result has the dtype of what is moved.
                 let known = self.moved(&args);
+                let args = self.values.tuple(&args);
                 for (i, name) in op.output_args().enumerate() {
-                    let v = self.values.apply(op.kind(), op.data().attrs, i as u32, &args, known);
+                    let v = self.values.apply(op.kind(), op.data().attrs, i as u32, args, known);
                     self.set(op, name, v, observer);
                 }
             }
@@ -510,9 +549,8 @@ impl<'a> Exec<'a> {
     }
 
     fn file(&mut self, path: &'a str) -> u32 {
-        let next = self.files.len() as u32;
-        let file = *self.files.entry(path).or_insert(next);
-        if file == next {
+        let file = self.files.number(path);
+        if file as usize == self.versions.len() {
             self.versions.push(0);
         }
         file
@@ -520,12 +558,12 @@ impl<'a> Exec<'a> {
 
     /// The path of a file number.
     pub fn file_path(&self, file: u32) -> &'a str {
-        self.files.iter().find(|&(_, &f)| f == file).map_or("", |(p, _)| p)
+        self.files.text(file)
     }
 
     /// The text of a key number.
     pub fn key_text(&self, key: u32) -> &'a str {
-        self.keys.iter().find(|&(_, &k)| k == key).map_or("", |(p, _)| p)
+        self.keys.text(key)
     }
 
     fn load(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
@@ -537,8 +575,7 @@ impl<'a> Exec<'a> {
         let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints).unwrap_or_default();
         for (i, name) in op.output_args().enumerate() {
             let key = keys.get(i).map_or(self.program.name(name), |k| k);
-            let next = self.keys.len() as u32;
-            let key = *self.keys.entry(key).or_insert(next);
+            let key = self.keys.number(key);
             let known = match stored.get(i) {
                 Some(&code) => i32::try_from(code).map_or(Known::Unknown, |c| Known::Is(DType::from_code(c))),
                 // What a 16-bit cell may be loaded from (SEMANTICS §8); the interpreter refuses the rest.

@@ -2,8 +2,8 @@
 
 use crate::analysis::coherence::{Coherence, Finding, Obligation, Remark, Subject, When};
 use crate::analysis::exec::Writer;
-use crate::analysis::pairs::Pair;
-use crate::diag::{Code, Diagnostic, Diagnostics, Place};
+use crate::analysis::pairs::{MAX_PAIRS_OF_A_CELL, Pair};
+use crate::diag::{Code, Diagnostic, Diagnostics, Place, Places};
 use crate::ir::{OpId, Program};
 use crate::names::Name;
 use crate::ops::{Effect, Ops};
@@ -11,7 +11,7 @@ use crate::ops::{Effect, Ops};
 /// The findings and remarks as diagnostics, in the order of the verdicts.
 pub fn diagnostics(coherence: &Coherence, program: &Program) -> Diagnostics {
     let mut out = Diagnostics::new();
-    let tell = Tell { program };
+    let tell = Tell { program, places: Places::new(program) };
     for verdict in &coherence.verdicts {
         for finding in &verdict.findings {
             out.push(tell.finding(&verdict.subject, finding));
@@ -46,6 +46,7 @@ impl Finding {
 
 struct Tell<'p> {
     program: &'p Program,
+    places: Places<'p>,
 }
 
 impl Tell<'_> {
@@ -54,7 +55,7 @@ impl Tell<'_> {
     }
 
     fn place(&self, w: Writer) -> Place {
-        w.op().map_or(Place::Nowhere, |op| Place::op(self.program, op))
+        w.op().map_or(Place::Nowhere, |op| self.places.op(op))
     }
 
     fn when(&self, when: When) -> &'static str {
@@ -120,7 +121,7 @@ impl Tell<'_> {
     fn pair_place(&self, pair: &Pair) -> Place {
         use crate::analysis::pairs::PairSource;
         match pair.source {
-            PairSource::Optimizer(op) | PairSource::StartupCast(op) => Place::op(self.program, op),
+            PairSource::Optimizer(op) | PairSource::StartupCast(op) => self.places.op(op),
             PairSource::Declared => Place::Nowhere,
         }
     }
@@ -157,15 +158,15 @@ impl Tell<'_> {
             Subject::Param(_) => unreachable!("a parameter without master cannot be stale"),
         };
         let place = match when {
-            When::Before(op) => Place::op(self.program, op),
+            When::Before(op) => self.places.op(op),
             _ => self.place(new.1),
         };
         let mut d = Diagnostic::new(code, message, place);
         if let Some(op) = new.1.op() {
-            d = d.label(Place::op(self.program, op), format!("{} was last written here", self.name(new.0)));
+            d = d.label(self.places.op(op), format!("{} was last written here", self.name(new.0)));
         }
         if let Some(op) = old.1.op() {
-            d = d.label(Place::op(self.program, op), format!("{} was last written here", self.name(old.0)));
+            d = d.label(self.places.op(op), format!("{} was last written here", self.name(old.0)));
         }
         d.note("different sources are evidence of unequal numbers, not proof").help(match code {
             Code::StaleCopy => "`load-order,resync` derive it again",
@@ -182,8 +183,8 @@ impl Tell<'_> {
             Subject::Param(n) => format!("{} is as it", self.name(*n)),
         };
         let place = match (when, obligation) {
-            (_, Obligation::UnknownOp(op)) => Place::op(self.program, *op),
-            (When::Before(op), _) => Place::op(self.program, op),
+            (_, Obligation::UnknownOp(op)) => self.places.op(*op),
+            (When::Before(op), _) => self.places.op(op),
             _ => match subject {
                 Subject::Pair(p) => self.pair_place(p),
                 _ => Place::Nowhere,
@@ -226,9 +227,9 @@ impl Tell<'_> {
             Remark::LoadOverwritten { cell, load, by } => Diagnostic::new(
                 Code::LoadOverwritten,
                 format!("the loaded value of {} is overwritten before anything reads it", self.name(*cell)),
-                Place::op(self.program, *load),
+                self.places.op(*load),
             )
-            .label(Place::op(self.program, *by), "overwritten here")
+            .label(self.places.op(*by), "overwritten here")
             .help(match effect(self.program, *by) {
                 Effect::AmpInit => "`resync` clears `rewrite_master` where the master holds the float32 value",
                 Effect::Load => "the later load counts; leave the earlier one out, or load other keys",
@@ -237,12 +238,12 @@ impl Tell<'_> {
             Remark::UnusedMaster(pair, op) => Diagnostic::new(
                 Code::UnusedMaster,
                 format!("{} is updated without its master {}", self.name(pair.param), self.name(pair.master)),
-                Place::op(self.program, *op),
+                self.places.op(*op),
             ),
             Remark::BadPair(pair) => Diagnostic::new(
                 Code::BadPair,
                 format!(
-                    "{} cannot be the master of {}: they need one shape, and the dtypes float32 and float16 or bfloat16",
+                    "{} cannot be the master of {}: they need one shape, and the dtypes float32 and float16 or bfloat16 (one cell has at most {MAX_PAIRS_OF_A_CELL} pairs)",
                     self.name(pair.master),
                     self.name(pair.param)
                 ),

@@ -8,9 +8,8 @@
 use crate::analysis::cells::Cells;
 use crate::entity::EntityId;
 use crate::ir::{DType, OpId, Program, Section};
-use crate::names::{Name, sym};
+use crate::names::{Name, SeededSet, sym};
 use crate::ops::{Effect, Kinds};
-use rustc_hash::FxHashSet;
 
 /// How a pair was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +34,10 @@ pub struct Pair {
     /// how it was found
     pub source: PairSource,
 }
+
+/// Pairs that one cell can be part of; further ones do not count as pairs, and are reported. A chain
+/// needs two; without a bound a look at one cell would cost the whole program.
+pub const MAX_PAIRS_OF_A_CELL: usize = 64;
 
 /// All pairs of a program, in order of discovery.
 pub struct Pairs {
@@ -82,7 +85,7 @@ impl Pairs {
             links: Vec::new(),
             rejected: Vec::new(),
         };
-        let mut seen: FxHashSet<(Name, Name)> = FxHashSet::default();
+        let mut seen: SeededSet<(Name, Name)> = SeededSet::default();
         seen.reserve(found.len());
         for (param, master, source) in found {
             if param == master || !seen.insert((param, master)) {
@@ -93,7 +96,8 @@ impl Pairs {
             // Without a main program nothing says that the parameter will be narrow.
             let fits =
                 low.is_low() && cells.dtype(program, master) == Some(DType::F32) && same_shape(program, cells, pair);
-            if fits {
+            let crowded = |this: &Self, n| this.of(n).nth(MAX_PAIRS_OF_A_CELL - 1).is_some();
+            if fits && !crowded(&this, param) && !crowded(&this, master) {
                 this.link(param);
                 this.link(master);
                 this.rows.push(pair);
@@ -115,7 +119,8 @@ impl Pairs {
         &self.rows
     }
 
-    /// What looked like a pair but does not fit: another shape, a master that is not float32.
+    /// What looked like a pair but does not fit: another shape, a master that is not float32, a cell
+    /// of more than [`MAX_PAIRS_OF_A_CELL`] pairs.
     pub fn rejected(&self) -> &[Pair] {
         &self.rejected
     }

@@ -9,12 +9,12 @@
 //!
 //! A join remembers where it was made: two joins of one branch took the same side.
 
-use crate::entity::{EntityId, IdVec, entity};
+use crate::entity::{IdVec, entity};
 use crate::ir::{AttrListId, DType, OpId};
-use crate::names::{Name, Symbol};
+use crate::names::{Name, Seeded, Symbol};
 use hashbrown::HashTable;
 use rustc_hash::FxHashMap;
-use std::hash::{Hash, Hasher};
+use std::hash::BuildHasher;
 
 entity! {
     /// A symbolic value.
@@ -102,6 +102,14 @@ struct Row {
     depth: u16,
 }
 
+/// The arguments of a pure function, held once: equal tuples have equal places in the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuple {
+    args: u32,
+    len: u32,
+    depth: u16,
+}
+
 /// Deepest nesting of joins that is followed; beyond it a join is opaque.
 const MAX_JOIN_DEPTH: u16 = 48;
 
@@ -112,6 +120,9 @@ pub struct Values {
     args: Vec<ValueId>,
     /// terms by hash
     table: HashTable<(u64, ValueId)>,
+    /// tuples by hash
+    tuples: HashTable<(u64, Tuple)>,
+    seeded: Seeded,
     join_casts: FxHashMap<(DType, ValueId), ValueId>,
 }
 
@@ -160,7 +171,7 @@ impl Values {
     }
 
     fn cons(&mut self, value: Value, known: Known, depth: u16) -> ValueId {
-        let h = fx(&value);
+        let h = self.seeded.hash_one(value);
         if let Some(&(_, id)) = self.table.find(h, |&(eh, id)| eh == h && self.rows[id].value == value) {
             return id;
         }
@@ -219,29 +230,23 @@ impl Values {
         self.cons(Value::Join(at, a, b), known, depth)
     }
 
-    /// A pure function of values.
-    pub fn apply(&mut self, kind: Symbol, attrs: AttrListId, out: u32, args: &[ValueId], known: Known) -> ValueId {
-        let depth = args.iter().map(|&a| self.rows[a].depth).max().unwrap_or(0);
-        let same = |this: &Self, id: ValueId| match this.rows[id].value {
-            Value::Apply { kind: k, attrs: a, out: o, args: s, len } => {
-                k == kind && a == attrs && o == out && this.args(s, len) == args
-            }
-            _ => false,
-        };
-        let h = apply_hash(kind, attrs, out, args);
-        if let Some(&(_, id)) = self.table.find(h, |&(eh, id)| eh == h && same(self, id)) {
-            return id;
+    /// Holds the arguments of a pure function.
+    pub fn tuple(&mut self, args: &[ValueId]) -> Tuple {
+        let h = self.seeded.hash_one(args);
+        let same = |t: &Tuple| self.args[t.args as usize..(t.args + t.len) as usize] == *args;
+        if let Some((_, t)) = self.tuples.find(h, |(eh, t)| *eh == h && same(t)) {
+            return *t;
         }
-        let start = self.args.len() as u32;
+        let depth = args.iter().map(|&a| self.rows[a].depth).max().unwrap_or(0);
+        let t = Tuple { args: self.args.len() as u32, len: args.len() as u32, depth };
         self.args.extend_from_slice(args);
-        let id = self.rows.push(Row {
-            value: Value::Apply { kind, attrs, out, args: start, len: args.len() as u32 },
-            known,
-            cast: None,
-            depth,
-        });
-        self.table.insert_unique(h, (h, id), |&(eh, _)| eh);
-        id
+        self.tuples.insert_unique(h, (h, t), |&(eh, _)| eh);
+        t
+    }
+
+    /// Output `out` of a pure function of values. Its cost does not depend on their number.
+    pub fn apply(&mut self, kind: Symbol, attrs: AttrListId, out: u32, args: Tuple, known: Known) -> ValueId {
+        self.cons(Value::Apply { kind, attrs, out, args: args.args, len: args.len }, known, args.depth)
     }
 
     /// Calls `f` for each leaf (entry, init, load, opaque, head, step) below a term, at most `limit`
@@ -262,16 +267,4 @@ impl Values {
         }
         true
     }
-}
-
-fn fx(value: &Value) -> u64 {
-    let mut h = rustc_hash::FxHasher::default();
-    value.hash(&mut h);
-    h.finish()
-}
-
-fn apply_hash(kind: Symbol, attrs: AttrListId, out: u32, args: &[ValueId]) -> u64 {
-    let mut h = rustc_hash::FxHasher::default();
-    (kind, attrs.index(), out, args).hash(&mut h);
-    h.finish()
 }

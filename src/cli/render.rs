@@ -1,7 +1,7 @@
 //! How do findings look in a terminal? With source lines when the program was text, in colour when asked.
 
 use super::Ui;
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 use mastercast::diag::{Code, Diagnostic, Diagnostics, Place, Severity};
 use std::ops::Range;
 
@@ -26,6 +26,7 @@ pub fn diagnostics(ui: Ui, found: &Diagnostics, source: Option<&Source<'_>>) -> 
     let renderer = if ui.color { Renderer::styled() } else { Renderer::plain() };
     let mut out = String::new();
     let mut seen: Vec<(Code, usize)> = Vec::new();
+    let source = source.map(Lines::of);
     for d in found {
         let n = match seen.iter_mut().find(|(code, _)| *code == d.code) {
             Some((_, n)) => n,
@@ -36,7 +37,7 @@ pub fn diagnostics(ui: Ui, found: &Diagnostics, source: Option<&Source<'_>>) -> 
         };
         *n += 1;
         if ui.all || *n <= SHOWN {
-            out.push_str(&one(&renderer, d, source));
+            out.push_str(&one(&renderer, d, source.as_ref()));
             out.push_str("\n\n");
         }
     }
@@ -49,6 +50,76 @@ pub fn diagnostics(ui: Ui, found: &Diagnostics, source: Option<&Source<'_>>) -> 
     out
 }
 
+/// A text cut into lines once: a finding is shown with the lines that it speaks of, whatever the length of the text.
+struct Lines<'s> {
+    source: &'s Source<'s>,
+    /// where each line begins
+    starts: Vec<usize>,
+}
+
+/// A range of the text and what is said of it; the first is the finding's own.
+type Mark<'d> = (Range<usize>, Option<&'d str>);
+
+impl<'s> Lines<'s> {
+    fn of(source: &'s Source<'s>) -> Self {
+        let ends = source.text.bytes().enumerate().filter(|&(_, b)| b == b'\n');
+        let starts = std::iter::once(0).chain(ends.map(|(i, _)| i + 1)).collect();
+        Lines { source, starts }
+    }
+
+    fn line(&self, at: usize) -> usize {
+        self.starts.partition_point(|&start| start <= at) - 1
+    }
+
+    /// From the line of the first byte to the end of that of the last.
+    fn window(&self, first: usize, last: usize) -> Range<usize> {
+        let end = self.starts.get(self.line(last) + 1).map_or(self.source.text.len(), |&next| next - 1);
+        self.starts[self.line(first)]..end
+    }
+
+    /// One snippet of all marks when what lies between is short, else one a mark.
+    fn snippets<'d>(&self, marks: &[Mark<'d>]) -> Vec<Snippet<'d, Annotation<'d>>>
+    where
+        's: 'd,
+    {
+        const SHORT: usize = 16 << 10;
+        let first = marks.iter().map(|m| m.0.start).min().unwrap_or(0);
+        let last = marks.iter().map(|m| m.0.end.saturating_sub(1).max(m.0.start)).max().unwrap_or(0);
+        let whole = self.window(first, last);
+        if whole.len() <= SHORT {
+            return vec![self.snippet(whole, marks, true)];
+        }
+        let one = |(i, mark): (usize, &Mark<'d>)| {
+            let mut at = self.window(mark.0.start, mark.0.start);
+            // A line may name every cell of the program.
+            at.start = at.start.max(mark.0.start.saturating_sub(200));
+            at.end = at.end.min(at.start + 1000).max(mark.0.start);
+            at.start = self.source.text.ceil_char_boundary(at.start);
+            at.end = self.source.text.floor_char_boundary(at.end);
+            self.snippet(at, std::slice::from_ref(mark), i == 0)
+        };
+        marks.iter().enumerate().map(one).collect()
+    }
+
+    /// The first mark is the primary one when `primary` says so.
+    fn snippet<'d>(&self, at: Range<usize>, marks: &[Mark<'d>], primary: bool) -> Snippet<'d, Annotation<'d>>
+    where
+        's: 'd,
+    {
+        let line = self.line(at.start) + 1;
+        let snippet = Snippet::source(&self.source.text[at.clone()]).path(self.source.file).line_start(line).fold(true);
+        marks.iter().enumerate().fold(snippet, |snippet, (i, (range, message))| {
+            let inside = range.start.clamp(at.start, at.end) - at.start..range.end.clamp(at.start, at.end) - at.start;
+            let kind = if primary && i == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
+            let mark = kind.span(inside);
+            snippet.annotation(match message {
+                Some(message) => mark.label(*message),
+                None => mark,
+            })
+        })
+    }
+}
+
 fn range(place: &Place) -> Option<Range<usize>> {
     match place {
         Place::Text { range, .. } => Some(range.clone()),
@@ -57,26 +128,24 @@ fn range(place: &Place) -> Option<Range<usize>> {
     }
 }
 
-fn one(renderer: &Renderer, d: &Diagnostic, source: Option<&Source<'_>>) -> String {
+fn one(renderer: &Renderer, d: &Diagnostic, source: Option<&Lines<'_>>) -> String {
     let level = match d.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
         Severity::Note => Level::NOTE,
     };
     let title = level.primary_title(&d.message).id(d.code.as_str());
-    let in_text = source.and_then(|s| range(&d.place).filter(|r| r.end <= s.text.len()).map(|r| (s, r)));
+    let in_text = source.and_then(|s| range(&d.place).filter(|r| r.end <= s.source.text.len()).map(|r| (s, r)));
     let mut group = Group::with_title(title);
     let mut lines = Vec::new();
     match in_text {
         Some((source, at)) => {
-            let mut snippet =
-                Snippet::source(source.text).path(source.file).fold(true).annotation(AnnotationKind::Primary.span(at));
-            for l in &d.labels {
-                if let Some(r) = range(&l.place).filter(|r| r.end <= source.text.len()) {
-                    snippet = snippet.annotation(AnnotationKind::Context.span(r).label(&l.message));
-                }
+            let labels = d.labels.iter().filter_map(|l| Some((range(&l.place)?, Some(&*l.message))));
+            let mut marks = vec![(at, None)];
+            marks.extend(labels.filter(|(r, _)| r.end <= source.source.text.len()));
+            for snippet in source.snippets(&marks) {
+                group = group.element(snippet);
             }
-            group = group.element(snippet);
         }
         None => {
             // A label on the same place says more.

@@ -71,7 +71,7 @@ see are undefined.
     /// V3: an attribute names a block that does not exist or is not a sub-block.
     DanglingBlock = "dangling-block", Error,
 "A control-flow op names a sub-block that the program does not have, or one that cannot be its
-sub-block: the global block, or a block whose parent is not the op's block.
+sub-block: the global block, a block whose parent is not the op's block, or one that many other ops run.
 
     main {
       conditional_block(Cond: c) {sub_block: block(7)}      <- there is no block 7

@@ -9,9 +9,11 @@ mod render;
 pub use codes::Code;
 pub use render::{render_json, render_plain};
 
+use crate::entity::EntityId;
 use crate::ir::{BlockId, OpId, Origin, Program, Section, Slot, VarId};
 use crate::names::sym;
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -78,7 +80,7 @@ pub enum Place {
 
 impl Place {
     /// The place of an op. Searches its block when the op is not where a file had it; a caller that
-    /// knows the index uses [`Place::op_at`].
+    /// knows the index uses [`Place::op_at`], one that asks for many [`Places`].
     pub fn op(program: &Program, op: OpId) -> Place {
         let r = program.op(op);
         let index = match program.origin(r.origin()) {
@@ -142,6 +144,39 @@ impl Place {
     }
 }
 
+/// The places of many ops of one program: where each stands in its block is computed once.
+pub struct Places<'p> {
+    program: &'p Program,
+    /// by op row; made when an op is asked for that has no row in a file
+    index: OnceCell<Vec<u32>>,
+}
+
+impl<'p> Places<'p> {
+    /// Places of this program as it is now.
+    pub fn new(program: &'p Program) -> Self {
+        Places { program, index: OnceCell::new() }
+    }
+
+    /// The place of an op: as [`Place::op`].
+    pub fn op(&self, op: OpId) -> Place {
+        let index = match self.program.origin(self.program.op(op).origin()) {
+            Origin::File { index, .. } => index,
+            _ => self.index.get_or_init(|| self.indices())[op.index()],
+        };
+        Place::op_at(self.program, op, index)
+    }
+
+    fn indices(&self) -> Vec<u32> {
+        let mut index = vec![0; self.program.op_rows()];
+        for block in self.program.block_ids() {
+            for (i, op) in self.program.block(block).ops.iter().enumerate() {
+                index[op.index()] = i as u32;
+            }
+        }
+        index
+    }
+}
+
 /// A name of the user's program as a message shows it: on one line, and cut when it is very long, so
 /// that ten thousand findings about one absurd row stay small.
 pub fn shorten(text: &str) -> Cow<'_, str> {
@@ -156,7 +191,7 @@ pub fn shorten(text: &str) -> Cow<'_, str> {
 }
 
 /// An op on one line, `(Out: y) = cast(X: x)`, cut when it is very long.
-fn brief(program: &Program, op: OpId) -> String {
+pub(crate) fn brief(program: &Program, op: OpId) -> String {
     // Each side has its own room, so that a long list of outputs does not hide the kind and inputs.
     const MOST: usize = 60;
     let op = program.op(op);

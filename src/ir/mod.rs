@@ -27,10 +27,10 @@ pub use role::Role;
 pub use var::{Span, VarData, VarDef, VarFlag, VarFlags, VarKind};
 
 use crate::entity::{EntityId, IdVec, entity};
-use crate::names::{Name, Names, Symbol, Symbols, sym};
+use crate::names::{Name, Names, Seeded, Symbol, Symbols, sym};
 use hashbrown::HashTable;
 use indexmap::IndexMap;
-use std::hash::{Hash, Hasher};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 entity! {
@@ -136,6 +136,7 @@ pub struct Program {
     pub(crate) args: Vec<Name>,
     pub(crate) attr_lists: IdVec<AttrListId, AttrList>,
     pub(crate) attr_table: HashTable<AttrListId>,
+    pub(crate) seeded: Seeded,
     pub(crate) shapes: Vec<i64>,
     pub(crate) origins: IdVec<OriginId, Origin>,
     pub(crate) extras: IndexMap<Entity, Extra>,
@@ -147,10 +148,8 @@ impl Default for Program {
     }
 }
 
-fn attrs_hash(attrs: &[Attr]) -> u64 {
-    let mut h = rustc_hash::FxHasher::default();
-    attrs.hash(&mut h);
-    h.finish()
+fn attrs_hash(seeded: &Seeded, attrs: &[Attr]) -> u64 {
+    seeded.hash_one(attrs)
 }
 
 impl Program {
@@ -167,6 +166,7 @@ impl Program {
             args: Vec::new(),
             attr_lists: IdVec::new(),
             attr_table: HashTable::new(),
+            seeded: Seeded::default(),
             shapes: Vec::new(),
             origins: IdVec::new(),
             extras: IndexMap::new(),
@@ -343,7 +343,7 @@ impl Program {
         if self.extras.is_empty() {
             return None;
         }
-        self.extras.get(&entity)
+        self.extras.get(&entity).filter(|x| **x != Extra::default())
     }
 
     /// Whether a section has no op and no declaration.
@@ -412,7 +412,7 @@ impl Program {
 
     /// The shared id of an attribute list.
     pub fn intern_attrs(&mut self, attrs: Vec<Attr>) -> AttrListId {
-        let h = attrs_hash(&attrs);
+        let h = attrs_hash(&self.seeded, &attrs);
         if let Some(&id) = self.attr_table.find(h, |&id| *self.attr_lists[id].attrs == attrs[..]) {
             return id;
         }
@@ -423,8 +423,8 @@ impl Program {
         let has_blocks = attrs.iter().any(|a| matches!(a.value, AttrValue::Block(_) | AttrValue::Blocks(_)));
         let has_vars = attrs.iter().any(|a| matches!(a.value, AttrValue::Var(_) | AttrValue::Vars(_)));
         let id = self.attr_lists.push(AttrList { attrs: attrs.into(), role, has_blocks, has_vars });
-        let lists = &self.attr_lists;
-        self.attr_table.insert_unique(h, id, |&id| attrs_hash(&lists[id].attrs));
+        let (lists, seeded) = (&self.attr_lists, &self.seeded);
+        self.attr_table.insert_unique(h, id, |&id| attrs_hash(seeded, &lists[id].attrs));
         id
     }
 
@@ -486,11 +486,17 @@ impl Program {
 
     /// Keeps bytes for an entity.
     pub fn set_extra(&mut self, entity: Entity, extra: Extra) {
-        if extra == Extra::default() {
-            self.extras.shift_remove(&entity);
-        } else {
+        if extra != Extra::default() {
             self.extras.insert(entity, extra);
+        } else if let Some(old) = self.extras.get_mut(&entity) {
+            // An empty row counts as none: to take it out would move all that come after it.
+            *old = extra;
         }
+    }
+
+    /// Takes the bytes kept for an entity, to be changed and set again.
+    pub(crate) fn take_extra(&mut self, entity: Entity) -> Extra {
+        self.extras.get_mut(&entity).map(std::mem::take).unwrap_or_default()
     }
 
     pub(crate) fn drop_verbatim(&mut self, entity: Entity) {
@@ -499,15 +505,12 @@ impl Program {
         }
         if let Some(extra) = self.extras.get_mut(&entity) {
             extra.verbatim = None;
-            if extra.unknown.is_empty() {
-                self.extras.shift_remove(&entity);
-            }
         }
     }
 
     /// All kept bytes, in the order in which they were kept.
     pub fn extras(&self) -> impl Iterator<Item = (Entity, &Extra)> {
-        self.extras.iter().map(|(&e, x)| (e, x))
+        self.extras.iter().filter(|(_, x)| **x != Extra::default()).map(|(&e, x)| (e, x))
     }
 
     /// Makes room in the pools, as an importer that knows the size of its file does.

@@ -5,25 +5,24 @@
 //! copies, `amp_init`); when it also brings a master, that master's startup `fill_constant` and cast count
 //! as initialisers. *Preserves*: the order of every dependent pair of ops except the two kinds that the
 //! pass exists to turn round (load after derivation, load before initialiser). *Cost*: one scan of
-//! startup, and the events of the loaded cells.
+//! startup, and the events of the loaded cells (bounded: of very many loads of one cell the last ones stay).
 //!
 //! A load is left where it is when it is `pinned`, in a sub-block, in main, or when an op between depends
 //! on it: a reader (of the loaded cell, or of one derived from it), an op that computes the cell from its
-//! loaded value, an unknown op, a control op, a save of
-//! its file, another load of the same cell. The `resync` pass mends after those.
+//! loaded value, an unknown op, a control op, a save of its file, another load of the same cell. The `resync` pass mends after those.
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
 use crate::analysis::depgraph::file_use;
 use crate::analysis::effects::{Access, Effects};
-use crate::diag::{Code, Diagnostic, Place};
+use crate::diag::{Code, Diagnostic, Places, brief};
 use crate::entity::EntityId;
 use crate::ir::{At, Edit, EditSummary, OpId, OpRef, Program, Section};
-use crate::names::{Name, sym};
+use crate::names::{Name, SeededMap, sym};
 use crate::ops::Effect;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// The pass; it has no options.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -71,28 +70,26 @@ impl Pass for LoadOrder {
         }
         let effects = Effects::new(program, &kinds);
         let cells = Cells::new(program);
-        let events = Events::new(program, &effects, global, &loads);
+        let events = Events::new(program, &effects, &cells, global, &loads);
         let ops = &program.block(global).ops;
+        let places = Places::new(program);
+        let room = LOOKS * (events.touches.len() + loads.len()) + 65_536;
 
         // Loads that stand before the initialiser of what they load, and that initialiser. Last load first:
         // of two loads of one cell the second goes behind the initialiser, and so may the first.
         let mut late: FxHashMap<usize, usize> = FxHashMap::default();
+        let mut budget = room;
         for &(pos, load) in loads.iter().rev() {
             let r = program.op(load);
-            let set: FxHashSet<Name> = r.output_args().collect();
             let (mut init, mut barrier) = (None, usize::MAX);
-            let mut renewed: FxHashSet<Name> = FxHashSet::default();
-            for other in events.of(r, pos).into_iter().filter(|&other| other > pos) {
+            if !spend(&mut budget, events.count(r)) {
+                continue;
+            }
+            for (other, writes) in events.of(r, pos).into_iter().filter(|&(other, _)| other > pos) {
                 let op = program.op(ops[other]);
-                match role(program, &effects, &cells, op, &set) {
-                    // It computes the cell from what was loaded.
-                    Role::Initialiser if in_place(op).any(|n| set.contains(&n) && !renewed.contains(&n)) => {
-                        barrier = barrier.min(other);
-                    }
-                    Role::Initialiser => {
-                        init = Some(other);
-                        renewed.extend(op.output_args().filter(|n| set.contains(n)));
-                    }
+                match events.role(&effects, op, other, writes) {
+                    Role::Initialiser if events.computes_from(op, other, pos) => barrier = barrier.min(other),
+                    Role::Initialiser => init = Some(other),
                     // Narrows what the initialiser overwrites.
                     Role::Target if effects.effect(op) == Effect::AmpInit => {}
                     Role::Barrier if late.contains_key(&other) => {}
@@ -106,6 +103,7 @@ impl Pass for LoadOrder {
 
         let mut edit = Edit::new();
         let mut moved: FxHashMap<OpId, Key> = FxHashMap::default();
+        let (mut budget, mut left_alone) = (room, Vec::new());
         for (seq, &(pos, load)) in loads.iter().enumerate() {
             let r = program.op(load);
             if pinned(r) {
@@ -113,7 +111,7 @@ impl Pass for LoadOrder {
             }
             if let Some(&init) = late.get(&pos) {
                 // The loaded value never survives here; bring the load behind the last initialiser.
-                let why = format!("after the initialiser of what it loads ({:?})", program.op(ops[init]));
+                let why = format!("after the initialiser of what it loads ({})", brief(program, ops[init]));
                 edit.relocate(load, At::After(ops[init]), why);
                 moved.insert(load, (2 * init as u64 + 2, 0, seq));
                 continue;
@@ -122,26 +120,44 @@ impl Pass for LoadOrder {
             let mut lower: Key = (0, 0, 0);
             let mut lower_op: Option<(usize, Role)> = None;
             let mut targets: Vec<usize> = Vec::new();
-            let mut todo: BTreeSet<usize> = events.of(r, pos);
+            if !spend(&mut budget, events.count(r)) {
+                left_alone.push(load);
+                continue;
+            }
+            // Position, and whether the op writes what is loaded.
+            let mut todo: BTreeMap<usize, bool> = events.of(r, pos);
             // What the ops between derive from the loaded cells: it changes when the load goes before them,
             // so an op that reads it holds the load back like one that reads the cells themselves.
             let mut derived: FxHashSet<Name> = FxHashSet::default();
             // An op that reads the loaded value, perhaps float32, before it is narrowed: no narrowing may come
             // between the two.
-            let mut after = todo.range(pos + 1..).map(|&i| program.op(ops[i]));
+            let mut after = todo.range(pos + 1..).map(|(&i, _)| program.op(ops[i]));
             let first = after.find(|op| !matches!(effects.effect(*op), Effect::Load | Effect::Init));
             let read_wide = first.is_some_and(|op| effects.effect(op) != Effect::AmpInit);
-            while let Some(other) = todo.pop_first() {
+            let mut affordable = true;
+            while let Some((other, writes)) = todo.pop_first() {
                 let op = program.op(ops[other]);
-                let role = match role(program, &effects, &cells, op, &set) {
+                let role = match events.role(&effects, op, other, writes) {
                     Role::Target if read_wide && effects.effect(op) == Effect::AmpInit => Role::Barrier,
                     role => role,
                 };
                 if role == Role::Target && other < pos {
-                    for n in events.derives(effects.effect(op), op, other, &set) {
-                        if !set.contains(&n) && derived.insert(n) {
-                            todo.extend(events.readers(n, other, pos));
+                    let made = events.derives(effects.effect(op), op, other, &set);
+                    affordable &= spend(&mut budget, made.len());
+                    for n in made.into_iter().filter(|n| !set.contains(n)) {
+                        if !affordable || !derived.insert(n) {
+                            continue;
                         }
+                        let between = events.between(n, other, pos);
+                        affordable &= spend(&mut budget, between.len());
+                        if affordable {
+                            for touch in between.iter().filter(|t| t.reads) {
+                                todo.entry(touch.pos as usize).or_insert(false);
+                            }
+                        }
+                    }
+                    if !affordable {
+                        break;
                     }
                 }
                 if other > pos {
@@ -158,6 +174,10 @@ impl Pass for LoadOrder {
                     Role::Initialiser | Role::Barrier if key > lower => (lower, lower_op) = (key, Some((other, role))),
                     Role::Initialiser | Role::Barrier => {}
                 }
+            }
+            if !affordable {
+                left_alone.push(load);
+                continue;
             }
             if targets.is_empty() {
                 continue;
@@ -178,7 +198,7 @@ impl Pass for LoadOrder {
             let fits = |&(i, &t): &(usize, &usize)| at_op(t) > lower && (i <= first_narrowing || narrows(t) || !low(t));
             // What stands before the last initialiser derives from a value that is gone.
             if let Some((_, &target)) = targets.iter().enumerate().find(fits) {
-                let why = format!("before {:?}", program.op(ops[target]));
+                let why = format!("before {}", brief(program, ops[target]));
                 edit.relocate(load, At::Before(ops[target]), why);
                 moved.insert(load, (2 * target as u64, 1, seq));
             } else if let Some((other, Role::Barrier)) = lower_op {
@@ -186,65 +206,81 @@ impl Pass for LoadOrder {
                     Diagnostic::new(
                         Code::PinnedLoad,
                         "this load cannot be moved before the ops that derive from what it loads",
-                        Place::op(program, load),
+                        places.op(load),
                     )
-                    .label(Place::op(program, ops[other]), "depends on it")
+                    .label(places.op(ops[other]), "depends on it")
                     .help("`resync` brings the pair in step after the load"),
                 );
             }
         }
+        if let Some(&first) = left_alone.first() {
+            let message = format!("this load and {} more stay: too many ops share their cells", left_alone.len() - 1);
+            cx.diagnostics.push(
+                Diagnostic::new(Code::PinnedLoad, message, places.op(first))
+                    .help("`resync` brings the pairs in step after the loads"),
+            );
+        }
         Ok(edit.commit(program, self.name()))
     }
+}
+
+/// Takes from a budget; false when it does not hold as much, and then it is empty.
+fn spend(budget: &mut usize, cost: usize) -> bool {
+    let left = budget.checked_sub(cost);
+    *budget = left.unwrap_or(0);
+    left.is_some()
 }
 
 fn pinned(load: OpRef<'_>) -> bool {
     load.attr(sym::PINNED).and_then(|v| v.as_bool()) == Some(true)
 }
 
-/// The cells that an op both reads and writes.
-fn in_place(op: OpRef<'_>) -> impl Iterator<Item = Name> {
-    op.input_args().filter(move |n| op.output_args().any(|out| out == *n))
-}
+/// Ops looked at for each op that touches a loaded cell, before loads are left where they are. Beyond it
+/// are only programs that load one cell thousands of times.
+const LOOKS: usize = 64;
 
-fn role(program: &Program, effects: &Effects<'_>, cells: &Cells, op: OpRef<'_>, set: &FxHashSet<Name>) -> Role {
-    match effects.effect(op) {
-        Effect::AmpInit => Role::Target,
-        Effect::Load | Effect::Save | Effect::Resync | Effect::Unknown | Effect::Cond | Effect::While => Role::Barrier,
-        _ if op.has_sub_blocks() => Role::Barrier,
-        _ if op.output_args().any(|n| set.contains(&n)) => Role::Initialiser,
-        Effect::Copy | Effect::Cast | Effect::Pure
-            if op.output_args().all(|n| cells.get(n).persistable) && program.block(op.block()).index == 0 =>
-        {
-            Role::Target
-        }
-        _ => Role::Barrier,
-    }
+/// An op that touches a cell.
+#[derive(Clone, Copy, Default)]
+struct Touch {
+    pos: u32,
+    reads: bool,
+    writes: bool,
 }
 
 /// Which ops of startup's global block touch the cells, or the files, of its loads. Rows by cell.
 struct Events<'p> {
     starts: Vec<u32>,
-    /// position, and whether the op reads the cell; positions ascend within a row
-    touches: Vec<(u32, bool)>,
+    /// positions ascend within a row
+    touches: Vec<Touch>,
+    /// by position: whether the op writes persistables alone
+    keeps: Vec<bool>,
     /// by parameter: where an `amp_init` rewrites its master
     rewrites: FxHashMap<Name, Vec<(u32, Name)>>,
-    by_file: FxHashMap<&'p str, Vec<u32>>,
+    by_file: SeededMap<&'p str, Vec<u32>>,
 }
 
 impl<'p> Events<'p> {
-    fn new(program: &'p Program, effects: &Effects<'_>, global: crate::ir::BlockId, loads: &[(usize, OpId)]) -> Self {
+    fn new(
+        program: &'p Program,
+        effects: &Effects<'_>,
+        cells: &Cells,
+        global: crate::ir::BlockId,
+        loads: &[(usize, OpId)],
+    ) -> Self {
         let n = program.names().len();
         let mut wanted = vec![false; n];
         for &(_, load) in loads {
             program.op(load).output_args().for_each(|n| wanted[n.index()] = true);
         }
-        let mut by_file: FxHashMap<&'p str, Vec<u32>> = FxHashMap::default();
+        let mut by_file: SeededMap<&'p str, Vec<u32>> = SeededMap::default();
         let mut rewrites: FxHashMap<Name, Vec<(u32, Name)>> = FxHashMap::default();
         // In program order: cell, position, whether it is read. The last row of a cell, for merging.
-        let mut rows: Vec<(Name, u32, bool)> = Vec::new();
+        let mut rows: Vec<(Name, Touch)> = Vec::new();
+        let mut keeps = Vec::with_capacity(program.block(global).ops.len());
         let mut last = vec![u32::MAX; n];
         for (pos, op) in program.ops(global).enumerate() {
             let effect = effects.effect(op);
+            keeps.push(op.output_args().all(|n| cells.get(n).persistable));
             // What is derived from a loaded cell, and from that: a load that passes it changes it.
             if matches!(effect, Effect::Copy | Effect::Cast | Effect::Pure)
                 && op.input_args().any(|n| wanted[n.index()])
@@ -266,10 +302,10 @@ impl<'p> Events<'p> {
                 let reads = access == Access::Read;
                 let row = &mut last[name.index()];
                 match rows.get_mut(*row as usize) {
-                    Some(r) if r.1 == pos as u32 => r.2 |= reads,
+                    Some((_, t)) if t.pos == pos as u32 => (t.reads, t.writes) = (t.reads | reads, t.writes | !reads),
                     _ => {
                         *row = rows.len() as u32;
-                        rows.push((name, pos as u32, reads));
+                        rows.push((name, Touch { pos: pos as u32, reads, writes: !reads }));
                     }
                 }
             });
@@ -284,28 +320,52 @@ impl<'p> Events<'p> {
             starts[i + 1] += starts[i];
         }
         let mut next = starts.clone();
-        let mut touches = vec![(0u32, false); rows.len()];
-        for (name, pos, reads) in rows {
-            touches[next[name.index()] as usize] = (pos, reads);
+        let mut touches = vec![Touch::default(); rows.len()];
+        for (name, touch) in rows {
+            touches[next[name.index()] as usize] = touch;
             next[name.index()] += 1;
         }
-        Events { starts, touches, rewrites, by_file }
+        Events { starts, touches, keeps, rewrites, by_file }
     }
 
-    fn row(&self, name: Name) -> &[(u32, bool)] {
+    fn row(&self, name: Name) -> &[Touch] {
         &self.touches[self.starts[name.index()] as usize..self.starts[name.index() + 1] as usize]
     }
 
-    /// Positions of the ops that share a cell or a file with a load, ascending, itself left out.
-    fn of(&self, load: OpRef<'_>, pos: usize) -> BTreeSet<usize> {
-        let cells = load.output_args().flat_map(|n| self.row(n)).map(|&(p, _)| p as usize);
-        let file = load.attr(sym::FILE_PATH).and_then(|v| v.as_str()).and_then(|p| self.by_file.get(p));
-        let mut all: Vec<usize> =
-            cells.chain(file.into_iter().flatten().map(|&p| p as usize)).filter(|&p| p != pos).collect();
+    /// Positions of the saves of a load's file.
+    fn saves(&self, load: OpRef<'_>) -> &[u32] {
+        let path = load.attr(sym::FILE_PATH).and_then(|v| v.as_str());
+        path.and_then(|p| self.by_file.get(p)).map_or(&[], |saves| saves)
+    }
+
+    /// How much there is to look at for a load.
+    fn count(&self, load: OpRef<'_>) -> usize {
+        load.output_args().map(|n| 1 + self.row(n).len()).sum::<usize>() + self.saves(load).len()
+    }
+
+    /// Positions of the ops that share a cell or a file with a load, ascending, itself left out, and
+    /// whether each writes what is loaded.
+    fn of(&self, load: OpRef<'_>, pos: usize) -> BTreeMap<usize, bool> {
+        let cells = load.output_args().flat_map(|n| self.row(n)).map(|t| (t.pos as usize, t.writes));
+        let saves = self.saves(load).iter().map(|&p| (p as usize, false));
+        let mut all: Vec<(usize, bool)> = cells.chain(saves).filter(|&(p, _)| p != pos).collect();
         all.sort_unstable();
-        all.dedup();
-        // From a sorted list a tree is built in linear time.
+        // From a sorted list a tree is built in linear time; of equal positions the last counts.
         all.into_iter().collect()
+    }
+
+    /// What the op at `pos` is to a load; `writes` is whether it writes what is loaded.
+    fn role(&self, effects: &Effects<'_>, op: OpRef<'_>, pos: usize, writes: bool) -> Role {
+        match effects.effect(op) {
+            Effect::AmpInit => Role::Target,
+            Effect::Load | Effect::Save | Effect::Resync | Effect::Unknown | Effect::Cond | Effect::While => {
+                Role::Barrier
+            }
+            _ if op.has_sub_blocks() => Role::Barrier,
+            _ if writes => Role::Initialiser,
+            Effect::Copy | Effect::Cast | Effect::Pure if self.keeps[pos] => Role::Target,
+            _ => Role::Barrier,
+        }
     }
 
     /// The cells that a target, at `pos`, makes from what is loaded.
@@ -325,10 +385,26 @@ impl<'p> Events<'p> {
         }
     }
 
-    /// Positions of the ops after `from` and before `to` that read a cell.
-    fn readers(&self, name: Name, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
+    /// Whether the op at `other` updates in place a cell that still holds what the load at `pos` brought.
+    fn computes_from(&self, op: OpRef<'_>, other: usize, pos: usize) -> bool {
+        op.output_args().any(|n| {
+            self.at(n, other).is_some_and(|t| t.reads && t.writes)
+                && self.at(n, pos).is_some()
+                && !self.between(n, pos, other).iter().any(|t| t.writes)
+        })
+    }
+
+    /// What the op at a position does to a cell; none when it does not touch it.
+    fn at(&self, name: Name, pos: usize) -> Option<Touch> {
+        let row = self.row(name);
+        row.binary_search_by_key(&(pos as u32), |t| t.pos).ok().map(|i| row[i])
+    }
+
+    /// The ops after `from` and before `to` that touch a cell.
+    fn between(&self, name: Name, from: usize, to: usize) -> &[Touch] {
         let list = self.row(name);
-        let start = list.partition_point(|e| e.0 as usize <= from);
-        list[start..].iter().filter(|e| e.1).map(|e| e.0 as usize).take_while(move |&p| p < to)
+        let start = list.partition_point(|t| t.pos as usize <= from);
+        let end = list.partition_point(|t| (t.pos as usize) < to);
+        &list[start..end.max(start)]
     }
 }

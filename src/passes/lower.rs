@@ -16,7 +16,7 @@ use crate::analysis::exec::{Exec, ExecOptions, Observer};
 use crate::analysis::facts::Facts;
 use crate::diag::Place;
 use crate::ir::{At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section, VarDef};
-use crate::names::{Name, sym};
+use crate::names::{Name, SeededMap, sym};
 use crate::ops::Effect;
 use crate::passes::master_casts::cast;
 use indexmap::IndexMap;
@@ -72,8 +72,14 @@ impl Pass for Lower {
                 edit.set_attr(op, Attr::new(sym::IN_DTYPE, dtype), "the operand's dtype at this place");
             }
         }
-        let mut cx =
-            Cx { program, cells: &cells, dtypes: &seen.dtypes, edit: &mut edit, declared: FxHashMap::default() };
+        let mut cx = Cx {
+            program,
+            cells: &cells,
+            dtypes: &seen.dtypes,
+            edit: &mut edit,
+            declared: SeededMap::default(),
+            next: FxHashMap::default(),
+        };
         for (id, effect) in todo {
             match effect {
                 Effect::Load => self.load(&mut cx, id)?,
@@ -89,7 +95,7 @@ impl Pass for Lower {
 #[derive(Default)]
 struct Seen {
     /// of an input cell, `None` when not known
-    dtypes: FxHashMap<(OpId, Name), Option<DType>>,
+    dtypes: SeededMap<(OpId, Name), Option<DType>>,
     /// of the operand of casts into masters, where known
     master_casts: IndexMap<OpId, DType>,
 }
@@ -126,10 +132,12 @@ impl Observer for Seen {
 struct Cx<'a> {
     program: &'a mut Program,
     cells: &'a Cells,
-    dtypes: &'a FxHashMap<(OpId, Name), Option<DType>>,
+    dtypes: &'a SeededMap<(OpId, Name), Option<DType>>,
     edit: &'a mut Edit,
     /// temporaries that are declared, by block and cell
-    declared: FxHashMap<(BlockId, Name), Name>,
+    declared: SeededMap<(BlockId, Name), Name>,
+    /// by cell: the number that its next temporary gets, if that name is free
+    next: FxHashMap<Name, u64>,
 }
 
 impl Cx<'_> {
@@ -148,6 +156,20 @@ impl Cx<'_> {
         }
     }
 
+    /// A name that no variable has yet. One cell may be narrowed in many blocks, so that a search that
+    /// starts anew each time would be long.
+    fn fresh(&mut self, cell: Name) -> Name {
+        let base = format!("{}.wide", self.program.name(cell));
+        let next = self.next.entry(cell).or_insert(0);
+        loop {
+            let text = if *next == 0 { base.clone() } else { format!("{base}.{next}") };
+            *next += 1;
+            if self.program.names().lookup(&text).is_none() {
+                return self.program.intern(&text);
+            }
+        }
+    }
+
     /// Casts a cell in place, before the op `at`; nothing when it is known to have the dtype.
     fn cast_in_place(&mut self, at: OpId, cell: Name, to: DType) {
         if self.dtype(at, cell) == Some(to) {
@@ -158,8 +180,7 @@ impl Cx<'_> {
         let tmp = match self.declared.get(&(block, cell)) {
             Some(&tmp) => tmp,
             None => {
-                let base = format!("{}.wide", self.program.name(cell));
-                let tmp = self.program.fresh_name(&base);
+                let tmp = self.fresh(cell);
                 let shape = self.cells.declaration(cell).map(|v| self.program.shape(v).to_vec()).unwrap_or_default();
                 let def = VarDef::tensor(tmp, has, shape);
                 let origin = self.program.op(at).origin();

@@ -19,7 +19,7 @@ use crate::ir::{
 };
 use crate::names::{Name, sym};
 use crate::ops::{Effect, Wants};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
 /// The pass; it has no options.
@@ -67,6 +67,7 @@ fn wire(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
     }
     let mut masters = existing_masters(program, &cells);
     let mut edit = Edit::new();
+    let mut done = FxHashSet::default();
     for (op, params) in wanting {
         let list: Vec<Name> =
             params.iter().map(|&p| *masters.entry(p).or_insert_with(|| new_master(program, p))).collect();
@@ -80,7 +81,7 @@ fn wire(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
         let outputs = put(r.outputs().map(|s| (s.name, s.args.to_vec())).collect(), sym::MASTER_PARAM_OUT);
         edit.set_slots(op, inputs, outputs, "the optimizer updates a float32 master");
         for (&p, &m) in params.iter().zip(&list) {
-            declare(program, &cells, &mut edit, p, m);
+            declare(program, &cells, &mut edit, &mut done, p, m);
         }
     }
     edit.commit(program, pass)
@@ -114,9 +115,20 @@ fn new_master(program: &mut Program, param: Name) -> Name {
 }
 
 /// Declares a master wherever its parameter is declared and it is not.
-fn declare(program: &mut Program, cells: &Cells, edit: &mut Edit, param: Name, master: Name) {
+fn declare(
+    program: &mut Program,
+    cells: &Cells,
+    edit: &mut Edit,
+    done: &mut FxHashSet<Name>,
+    param: Name,
+    master: Name,
+) {
     let (of_param, of_master) = (cells.get(param), cells.get(master));
     let Some(source) = of_param.main.or(of_param.startup) else { return };
+    // Several ops, or parameters, may have one master.
+    if !done.insert(master) {
+        return;
+    }
     let shape = program.shape(source).to_vec();
     let mut put = |section: Section, have: Option<VarId>, anchor: Option<VarId>| {
         if have.is_some() || (section == Section::Startup && program.is_empty(section)) {
@@ -324,8 +336,9 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
     }
     let undeclared: Vec<_> = undeclared.into_iter().map(|i| pairs.rows()[i]).collect();
     drop(exec);
+    let mut done = FxHashSet::default();
     for pair in undeclared {
-        declare(program, cells, &mut edit, pair.param, pair.master);
+        declare(program, cells, &mut edit, &mut done, pair.param, pair.master);
     }
     edit.commit(program, pass)
 }

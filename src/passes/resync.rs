@@ -22,7 +22,7 @@ use crate::analysis::exec::ExecOptions;
 use crate::analysis::facts::Facts;
 use crate::analysis::order::positions;
 use crate::analysis::pairs::{Pair, PairSource, Pairs};
-use crate::diag::{Code, Diagnostic, Diagnostics, Place};
+use crate::diag::{Code, Diagnostic, Diagnostics, Places};
 use crate::entity::EntityId;
 use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
@@ -149,6 +149,7 @@ fn clear_rewrites(facts: &Facts<'_>, proof: &Coherence, diagnostics: &mut Diagno
     let unset = |i: usize| proof.verdicts[i].findings.contains(&Finding::Unset);
     // Masters that a rewrite would round, by the op; only computed when there is a rewrite.
     let mut lossy: Option<FxHashMap<OpId, Vec<Pair>>> = None;
+    let places = Places::new(program);
     for section in Section::ALL {
         for block in program.section_blocks(section) {
             for op in program.ops(block) {
@@ -172,7 +173,7 @@ fn clear_rewrites(facts: &Facts<'_>, proof: &Coherence, diagnostics: &mut Diagno
                                 program.name(pair.master),
                                 pair.low
                             ),
-                            Place::op(program, op.id),
+                            places.op(op.id),
                         )
                         .note("mended by `resync`"),
                     );

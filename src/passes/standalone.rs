@@ -153,11 +153,15 @@ impl Make<'_> {
 
     /// A temporary for a cell, named as no variable of either program is.
     fn fresh(&mut self, name: Name) -> Name {
-        let mut base = format!("{}.wide", self.from.name(name));
-        while self.from.names().lookup(&base).is_some() {
-            base.push('_');
+        let base = format!("{}.wide", self.from.name(name));
+        // Cells that come later have their names too.
+        let taken = |s: &Self, text: &str| [s.from.names(), s.out.names()].iter().any(|n| n.lookup(text).is_some());
+        let (mut text, mut n) = (base.clone(), 0u64);
+        while taken(self, &text) {
+            n += 1;
+            text = format!("{base}.{n}");
         }
-        self.out.fresh_name(&base)
+        self.out.intern(&text)
     }
 
     /// Derives cells again as an op of the original does.

@@ -10,8 +10,8 @@ use super::{Schedule, Step};
 use crate::ckpt::{CkptError, Manifest};
 use crate::diag::Diagnostics;
 use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditNote, NewOp, Program, Section};
-use crate::names::{Name, sym};
-use rustc_hash::{FxHashMap, FxHashSet};
+use crate::names::{Name, SeededMap, sym};
+use rustc_hash::FxHashSet;
 
 /// Why a schedule could not be applied. The program is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ impl Schedule {
         program: &mut Program,
         manifests: &mut dyn FnMut(&str) -> Result<Manifest, CkptError>,
     ) -> Result<Applied, ApplyError> {
-        let mut by_path: FxHashMap<&str, Manifest> = FxHashMap::default();
+        let mut by_path: SeededMap<&str, Manifest> = SeededMap::default();
         for path in self.paths() {
             if !by_path.contains_key(path) {
                 let manifest =

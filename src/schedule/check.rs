@@ -14,7 +14,7 @@ use super::targets::{Part, Targets};
 use crate::ckpt::{Manifest, TensorEntry};
 use crate::diag::{Code, Diagnostic, Diagnostics, Place, Severity};
 use crate::ir::{DType, Program};
-use crate::names::Name;
+use crate::names::{Name, SeededSet};
 use rustc_hash::FxHashSet;
 
 /// Most names that one finding lists; the report has all of them.
@@ -222,7 +222,7 @@ fn listed<'k, I: Iterator<Item = &'k str>>(
 
 /// The prefix that most keys have beyond the program's names (`true`), or lack (`false`), and how many do.
 fn shared_prefix<'n>(wanted: &'n [String], keys: &[&'n str]) -> Option<(&'n str, usize, bool)> {
-    let set: FxHashSet<&str> = keys.iter().copied().collect();
+    let set: SeededSet<&str> = keys.iter().copied().collect();
     let mut best: Option<(&str, usize, bool)> = None;
     let mut tried: Vec<(&str, bool)> = Vec::new();
     for name in wanted.iter().take(LISTED) {

@@ -284,14 +284,14 @@ impl<'s> Parser<'s> {
 
     fn set_unknown(&mut self, entity: Entity) -> Parsed<()> {
         let unknown = self.hex()?;
-        let extra = Extra { unknown, ..self.program.extra(entity).cloned().unwrap_or_default() };
+        let extra = Extra { unknown, ..self.program.take_extra(entity) };
         self.program.set_extra(entity, extra);
         Ok(())
     }
 
     fn set_verbatim(&mut self, entity: Entity) -> Parsed<()> {
         let verbatim = Some(self.hex()?);
-        let extra = Extra { verbatim, ..self.program.extra(entity).cloned().unwrap_or_default() };
+        let extra = Extra { verbatim, ..self.program.take_extra(entity) };
         self.program.set_extra(entity, extra);
         Ok(())
     }

@@ -3,11 +3,17 @@
 //! - V2 `block-tree`: the global block has no parent; every other block has one, following parents
 //!   ends at the global block, and takes at most [`MAX_NESTING`] steps. A forward block exists.
 //! - V3 `dangling-block`: a block that an attribute names exists, is not the global one, and its
-//!   parent is the block of the op. (Paddle 2.6.2 makes gradient blocks so too.)
+//!   parent is the block of the op. (Paddle 2.6.2 makes gradient blocks so too.) At most
+//!   [`MAX_RUNS`] ops run one block (in the programs of the corpus one does): what a block touches
+//!   counts for each op that runs it, so that without a bound a small file could stand for endless work.
 
 use super::{Cx, MAX_NESTING, all_blocks, ops_at};
 use crate::diag::Code;
+use crate::entity::EntityId;
 use crate::ir::{BlockData, BlockId, Program, Section};
+
+/// Ops that may run one block.
+pub const MAX_RUNS: usize = 16;
 
 /// What is wrong with a block's place in the tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,8 +109,17 @@ fn faults(p: &Program, section: Section) -> Vec<(BlockId, Fault)> {
 /// Checks V3.
 pub(super) fn check_sub_blocks(cx: &mut Cx<'_>) {
     let p = cx.program;
+    let mut runs = vec![0; p.block_rows()];
     for block in all_blocks(p) {
         for at in ops_at(p, block) {
+            for sub in p.op(at.id).sub_blocks() {
+                runs[sub.index()] += 1;
+                if runs[sub.index()] == MAX_RUNS + 1 {
+                    cx.op(Code::DanglingBlock, at, |p| {
+                        format!("names sub-block {}, which more than {MAX_RUNS} ops run", p.block(sub).index)
+                    });
+                }
+            }
             for (index, why) in bad_sub_blocks(p, block, at.id) {
                 cx.op(Code::DanglingBlock, at, |p| match why {
                     Why::Missing => format!("names sub-block {index}, which does not exist"),

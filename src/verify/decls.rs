@@ -12,8 +12,7 @@ use super::{Cx, OpAt, all_blocks, is_gradient, op_place, ops_at, var_place, vars
 use crate::diag::{Code, Diagnostic, Place, Severity, shorten};
 use crate::entity::{EntityId, IdVec};
 use crate::ir::{BlockId, Program, Section, VarId};
-use crate::names::Name;
-use rustc_hash::FxHashMap;
+use crate::names::{Name, SeededMap};
 
 /// Paddle's `kEmptyVarName`: an argument that is not there.
 pub const EMPTY_VAR: &str = "@EMPTY@";
@@ -39,7 +38,7 @@ struct Link {
 pub struct DeclIndex {
     /// by name: 1 + the declaration in the global block, 0 when there is none
     global: [Vec<u32>; 2],
-    local: FxHashMap<(BlockId, Name), VarId>,
+    local: SeededMap<(BlockId, Name), VarId>,
     links: IdVec<BlockId, Link>,
 }
 
@@ -50,7 +49,7 @@ impl DeclIndex {
             Some(_) => vec![0; program.names().len()],
             None => Vec::new(),
         });
-        let mut local = FxHashMap::default();
+        let mut local = SeededMap::default();
         let mut links = IdVec::new();
         for b in (0..program.block_rows()).map(BlockId::from_index) {
             let data = program.block(b);

@@ -48,6 +48,7 @@ pub(super) fn check(program: &Program) -> Diagnostics {
         args,
         attr_lists,
         attr_table: _, // derived from `attr_lists`
+        seeded: _,
         shapes,
         origins,
         extras,

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | V1 | every id is in range, and rows know their place | `bad-handle` | `handles` |
 //! | V2 | block parents form a tree, at most [`MAX_NESTING`] deep | `block-tree` | `blocks` |
-//! | V3 | a sub-block exists and is a child of the op's block | `dangling-block` | `blocks` |
+//! | V3 | a sub-block exists, is a child of the op's block, and at most [`MAX_RUNS`] ops run it | `dangling-block` | `blocks` |
 //! | V4 | a block declares a name once | `duplicate-declaration` | `decls` |
 //! | V5 | an argument is declared in a visible block | `undeclared-variable` | `decls` |
 //! | V6 | startup and main agree on the shape of a shared cell | `cell-mismatch` | `types` |
@@ -27,6 +27,7 @@ mod reads;
 mod slots;
 mod types;
 
+pub use blocks::MAX_RUNS;
 pub use decls::{DeclIndex, EMPTY_VAR, MAX_NESTING};
 
 use crate::diag::{Code, Diagnostic, Diagnostics, Place, Severity};

@@ -5,6 +5,7 @@ use crate::analysis::values::{Known, Value};
 use crate::entity::EntityId;
 use crate::ir::{OpId, OpRef};
 use crate::names::Name;
+use rustc_hash::FxHashSet;
 
 /// What is assumed at the head of a loop.
 struct LoopHead<'e> {
@@ -15,15 +16,28 @@ struct LoopHead<'e> {
     holding: Vec<(usize, Form)>,
 }
 
+impl LoopHead<'_> {
+    fn assume_nothing(&mut self) {
+        self.holding.clear();
+        self.known.fill(Known::Unknown);
+    }
+}
+
+/// Loops in one another of which a relation is proved. The body of each is run up to four times, so
+/// that of deeper ones nothing is assumed.
+const MAX_LOOPS: usize = 3;
+/// Blocks in one another that are entered: as deep as a program that verifies.
+const MAX_BLOCKS: usize = crate::verify::MAX_NESTING + 1;
+
 impl<'a> Exec<'a> {
     /// Runs the sub-blocks one after the other, each on the state before it, and joins.
     pub(super) fn cond(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
+        if !self.enters(op) {
+            return self.skip(op, observer);
+        }
         let effects = self.effects;
         for sub in op.sub_blocks() {
             let inside = effects.block(sub);
-            if inside.unknown && self.open[sub.index()] {
-                return self.unknown(op, observer);
-            }
             let before: Vec<_> = inside.writes.iter().map(|&n| (self.value(n), self.writers[n.index()])).collect();
             self.block(sub, observer);
             for (&name, &(old, old_writer)) in inside.writes.iter().zip(&before) {
@@ -35,22 +49,16 @@ impl<'a> Exec<'a> {
                 self.unread[name.index()] = None;
             }
         }
-        // Outputs that no sub-block writes: step scopes and the like.
-        for (i, name) in op.output_args().enumerate() {
-            if !op.sub_blocks().any(|b| effects.block(b).writes.contains(&name)) && !self.cells.get(name).persistable {
-                let known = self.declared(op, name);
-                self.set_opaque(op, name, i as u32, known, observer);
-            }
-        }
+        self.other_outputs(op, observer);
     }
 
     pub(super) fn while_loop(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
+        if !self.enters(op) {
+            return self.skip(op, observer);
+        }
         let effects = self.effects;
         for sub in op.sub_blocks() {
             let inside = effects.block(sub);
-            if self.open[sub.index()] {
-                return self.unknown(op, observer);
-            }
             let mut touched: Vec<usize> = inside.writes.iter().flat_map(|&n| self.pairs.of(n)).collect();
             touched.sort_unstable();
             touched.dedup();
@@ -64,25 +72,52 @@ impl<'a> Exec<'a> {
             }
             // Quiet sweeps drop the relations and dtypes that the body does not keep, until it keeps all.
             let told = std::mem::replace(&mut self.loud, false);
-            for last in [false, false, true] {
+            self.loops += 1;
+            let deep = self.loops > MAX_LOOPS;
+            if deep {
+                head.assume_nothing();
+            }
+            for last in [false, false, true].into_iter().filter(|_| !deep) {
                 self.enter_loop(&head);
                 self.block(sub, observer);
                 if !self.drop_broken(&mut head) {
                     break;
                 }
                 if last {
-                    head.holding.clear();
-                    head.known.fill(Known::Unknown);
+                    head.assume_nothing();
                 }
             }
             self.loud = told;
             self.enter_loop(&head);
             self.block(sub, observer);
+            self.loops -= 1;
             // After the loop the state is that at its head, for some number of iterations.
             self.enter_loop(&head);
         }
+        self.other_outputs(op, observer);
+    }
+
+    /// Whether the blocks of a control op are looked into.
+    fn enters(&self, op: OpRef<'_>) -> bool {
+        self.depth < MAX_BLOCKS && self.steps_left > 0 && op.sub_blocks().all(|b| !self.open[b.index()])
+    }
+
+    fn skip(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
+        if self.loud {
+            observer.skipped(self, op);
+        }
+        self.unknown(op, observer);
+    }
+
+    /// Outputs that no sub-block writes: step scopes and the like.
+    fn other_outputs(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
+        if op.output_args().next().is_none() {
+            return;
+        }
+        let effects = self.effects;
+        let written: FxHashSet<Name> = op.sub_blocks().flat_map(|b| &effects.block(b).writes).copied().collect();
         for (i, name) in op.output_args().enumerate() {
-            if !op.sub_blocks().any(|b| effects.block(b).writes.contains(&name)) && !self.cells.get(name).persistable {
+            if !written.contains(&name) && !self.cells.get(name).persistable {
                 let known = self.declared(op, name);
                 self.set_opaque(op, name, i as u32, known, observer);
             }

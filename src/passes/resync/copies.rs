@@ -25,10 +25,11 @@ impl Plan<'_> {
     /// A copy that main declares float32 holds more than a narrowed source has: it is derived from the
     /// master, or, where the source has none, before the narrowing.
     pub(super) fn copies(&mut self, proof: &Coherence, anchors: &FxHashMap<Name, OpId>, pos: &[u32]) {
-        let derived = proof.verdicts.iter().filter_map(|v| match v.subject {
-            Subject::Copy { cell, op, .. } => Some((v, cell, op)),
+        let copies = proof.verdicts.iter().filter_map(|v| match v.subject {
+            Subject::Copy { cell, op, .. } => Some((v.proved(), cell, op)),
             _ => None,
         });
+        let derived: Vec<(bool, Name, OpId)> = copies.collect();
         let mut masters = FxHashMap::default();
         for v in &proof.verdicts {
             if let Subject::Pair(p) = v.subject
@@ -37,14 +38,19 @@ impl Plan<'_> {
                 masters.entry(p.param).or_insert(p.master);
             }
         }
-        let sources = derived.clone().flat_map(|(_, _, op)| self.program.op(op).input_args());
+        // The copies that one op makes stand together.
+        let derived = || derived.chunk_by(|a, b| a.2 == b.2);
+        let sources = derived().flat_map(|made| self.program.op(made[0].2).input_args());
         let last_writers = self.last_writers(sources.chain(masters.values().copied()));
         let top = self.top_level_ops();
         let (mut anchors, mut later, mut after) = (anchors.clone(), Vec::new(), FxHashSet::default());
-        for (verdict, cell, op) in derived {
+        for made in derived() {
+            let op = made[0].2;
             let r = self.program.op(op);
             let mended = r.input_args().any(|n| anchors.contains_key(&n));
-            if verdict.proved() && !mended {
+            let Some(&(_, cell, _)) = made.iter().find(|&&(proved, ..)| mended || !proved) else { continue };
+            // To derive again would overwrite an output that something else has written since.
+            if r.output_args().filter(|&n| self.cells.get(n).persistable).count() > made.len() {
                 continue;
             }
             let low = |n: Name| self.cells.dtype(self.program, n).is_some_and(DType::is_low);
@@ -75,11 +81,11 @@ impl Plan<'_> {
             match before {
                 true => self.edit.insert(At::After(anchor), new, DERIVED_AGAIN),
                 false => {
-                    after.insert(cell);
+                    after.extend(made.iter().map(|&(_, cell, _)| cell));
                     later.push((anchor, new));
                 }
             }
-            anchors.insert(cell, anchor);
+            anchors.extend(made.iter().map(|&(_, cell, _)| (cell, anchor)));
         }
         let again: FxHashSet<Name> =
             later.iter().flat_map(|(_, new)| new.outputs.iter().flat_map(|(_, args)| args.iter().copied())).collect();
