@@ -174,7 +174,7 @@ fn what_cannot_be_checked_is_exit_code_2() {
         ("", &["the schedule has no step"]),
         ("startup, lod(x), main", &["there is no step `lod`", "^^^"]),
         ("startup, load(params_f32) main", &["steps are separated by commas"]),
-        ("startup, load(absent), main", &["load(absent)"]),
+        ("startup, load(absent), main", &["load: absent: "]),
         (&format!("startup, load({MAIN}), main"), &["not a checkpoint of a known format"]),
     ];
     for (schedule, texts) in schedules {
@@ -209,6 +209,13 @@ fn programs_are_told_by_content() {
     }
     let broken = fed(b"program {\n  main {\n    var x : f33[2]\n  }\n}\n", &["check", "--main", "-"]).exits(1);
     broken.says(&["error[", "var x : f33[2]", "^"]);
+    // Findings point into the text, and name what the schedule put there.
+    run(&["check", "--main", &text, "--schedule", STALE]).exits(1).says(&[
+        "job.pb:",
+        "`fc_0.b_0_fp32_master_0` was last written here",
+        "`fc_0.b_0` was last written here: startup: blocks[0].ops[17]",
+        "`mastercast explain stale-master`",
+    ]);
 }
 
 #[test]
