@@ -7,7 +7,8 @@
 //! What is checked (SEMANTICS §5): **in step** at main's entry, at the end of a step, and before every
 //! op of main that reads either cell; **typed** and **lossless** at main's entry. **Fresh** follows from
 //! in step: equal terms descend from the same loads; a load that an initialiser overwrites is
-//! reported apart.
+//! reported apart. Of a derived copy, only that it is what its op would make of its sources at main's
+//! entry: main may mean to update the source alone.
 
 use crate::analysis::exec::{Exec, ExecOptions, Form, Observer, Silent, Writer};
 use crate::analysis::facts::Facts;
@@ -219,6 +220,31 @@ pub enum Settled {
 }
 
 /// Proves what can be proved of a program, with the crate's op table.
+///
+/// ```
+/// use mastercast::analysis::coherence;
+/// let (program, found) = mastercast::text::parse(r#"
+///   program {
+///     startup {
+///       param w : f32[2] persistable
+///       var w_fp32_master_0 : f32[2] persistable
+///       (Out: w) = fill_constant() {dtype: f32, shape: [2L], value: 0.5f}
+///       (Out: w_fp32_master_0) = cast(X: w) {in_dtype: f32, out_dtype: f32}
+///       (Out: w) = load() {file_path: "ckpt.safetensors", stored_dtypes: [f32]}
+///       (Out: w) = amp_init(X: w) {dtype: f16}
+///     }
+///     main {
+///       param w : f16[2] persistable
+///       var w_fp32_master_0 : f32[2] persistable
+///     }
+///   }"#, "job");
+/// assert!(found.is_empty());
+/// // The load came after the master was cast: the master still holds the initial value.
+/// let proof = coherence(&program);
+/// assert!(!proof.proved());
+/// let said = mastercast::analysis::diagnostics(&proof, &program);
+/// assert_eq!(said.iter().next().unwrap().code.as_str(), "stale-master");
+/// ```
 pub fn coherence(program: &Program) -> Coherence {
     coherence_with(program, Ops::standard(), &[], ExecOptions::default())
 }
