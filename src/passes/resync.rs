@@ -101,20 +101,50 @@ impl Pass for Resync {
     }
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
+        let mut summary = EditSummary::default();
+        // What is mended in a sub-block of startup can show what is left to mend around it.
+        for _ in 0..ROUNDS {
+            let (round, again) = self.round(program, cx);
+            let changed = round.changed();
+            summary.merge(round);
+            if !again || !changed {
+                break;
+            }
+        }
+        Ok(summary)
+    }
+}
+
+/// Proofs of one run at most; more than one only when startup's sub-blocks write pairs.
+const ROUNDS: usize = 4;
+
+impl Resync {
+    /// Mends what one proof shows. Says whether another may show more.
+    fn round(&self, program: &mut Program, cx: &mut PassCx<'_>) -> (EditSummary, bool) {
         let facts = Facts::new(program, cx.ops, &cx.declared);
         let proof = prove(&facts, ExecOptions { ignore_rewrite: true, assume_entry: true });
         let Facts { effects, cells, pairs, .. } = &facts;
         let mut edit = Edit::new();
         clear_rewrites(&facts, &mut cx.diagnostics, &mut edit);
         let broken = broken_pairs(&proof);
-        let mut plan = Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit, endings: Vec::new() };
+        let mut plan = Plan {
+            pass: *self,
+            program,
+            effects,
+            pairs,
+            cells,
+            edit: &mut edit,
+            endings: Vec::new(),
+            in_blocks: false,
+        };
         if proof.verdicts.iter().any(|v| !v.proved()) {
             let pos = positions(program, Section::Startup);
             let anchors = plan.startup(&broken, &pos);
             plan.copies(&proof, &anchors, &pos);
             plan.main(&broken);
         }
-        Ok(edit.commit(program, self.name()))
+        let again = plan.in_blocks;
+        (edit.commit(program, self.name()), again)
     }
 }
 
@@ -277,6 +307,8 @@ struct Plan<'a> {
     edit: &'a mut Edit,
     /// parameters to be narrowed from their masters, and after which op
     endings: Vec<(Pair, OpId)>,
+    /// whether a sub-block of startup writes a pair that is to be mended
+    in_blocks: bool,
 }
 
 impl Plan<'_> {
@@ -389,6 +421,7 @@ impl Plan<'_> {
             if list.iter().any(|e| runs[e.block.index()] > 1) {
                 continue;
             }
+            self.in_blocks |= list.iter().any(|e| self.program.block(e.block).index != 0);
             list.sort_by_key(|e| pos[e.op.index()]);
             let pair = self.pairs.rows()[i];
             if let Some(anchor) = self.mend_startup(&pair, &list, &Readers { ops: &readers[i], pos }) {
