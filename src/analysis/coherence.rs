@@ -10,12 +10,13 @@
 //! reported apart. Of a derived copy, only that it is what its op would make of its sources at main's
 //! entry: main may mean to update the source alone.
 
-use crate::analysis::exec::{Exec, ExecOptions, Form, Observer, Silent, Writer};
+use crate::analysis::effects::Access;
+use crate::analysis::exec::{Exec, ExecOptions, Form, Observer, Silent, Writer, cast_to};
 use crate::analysis::facts::Facts;
 use crate::analysis::pairs::Pair;
 use crate::analysis::values::{Known, Tuple, Value, ValueId};
 use crate::ir::{DType, F32, OpId, OpRef, Program, Section};
-use crate::names::{Name, SeededSet, sym};
+use crate::names::{Name, SeededSet, Symbol, sym};
 use crate::ops::{Effect, Ops};
 use rustc_hash::FxHashSet;
 
@@ -277,12 +278,17 @@ pub fn prove(facts: &Facts<'_>, options: ExecOptions) -> Coherence {
 
     // What held at entry must hold through a step, for every step.
     let lost = |f: &Finding| matches!(f, Finding::Stale { .. } | Finding::Unset);
+    let open = |f: &Finding| matches!(f, Finding::Unproved { .. });
     let holding: Vec<(usize, Form)> = (0..pairs.rows().len())
         .filter_map(|i| match options.assume_entry {
             // Once mended a pair is narrowed.
             true if !verdicts[i].proved() => Some((i, Form::Narrow)),
             _ if verdicts[i].findings.iter().any(lost) => None,
-            _ => exec.form(i).map(|f| (i, f)),
+            _ => match exec.form(i) {
+                // Somebody may settle what is open at entry, and must not learn less of main for it.
+                None if verdicts[i].findings.iter().all(open) => Some((i, Form::Narrow)),
+                form => form.map(|f| (i, f)),
+            },
         })
         .collect();
     let masters: Vec<Known> = holding.iter().map(|&(i, _)| known_master(&mut exec, i)).collect();
@@ -337,7 +343,7 @@ fn entry_findings(exec: &mut Exec<'_>, i: usize, no_startup: bool, verdict: &mut
     for (cell, v, declared) in [(pair.param, p, pair.low), (pair.master, m, DType::F32)] {
         typed(exec, cell, v, declared, findings);
     }
-    match lossy(exec, m, 0) {
+    match exec.values.rounded(m) {
         Some(true) => findings.push(Finding::Lossy { writer: exec.writer(pair.master) }),
         Some(false) => {}
         None => findings.push(unproved(Obligation::Rounded(pair.master))),
@@ -365,12 +371,16 @@ fn typed(exec: &mut Exec<'_>, cell: Name, v: ValueId, declared: DType, findings:
             let obligation = match s.unknown {
                 Some(op) => Obligation::UnknownOp(op),
                 None if !s.loads.is_empty() => Obligation::StoredDtype(cell),
-                // Nothing wrote it; that is told of the pair.
-                None if matches!(exec.values.get(v), Value::Entry(_)) => return,
-                None => Obligation::RunDtype(cell),
+                None => match s.entry {
+                    Some(name) => Obligation::NeverWritten(name),
+                    None => Obligation::RunDtype(cell),
+                },
             };
-            if !findings.contains(&unproved(obligation.clone())) {
-                findings.push(unproved(obligation));
+            let never = |f: &Finding| matches!(f, Finding::Unproved { obligation: Obligation::NeverWritten(_), .. });
+            // That nothing wrote a pair is told once.
+            let finding = unproved(obligation);
+            if !findings.contains(&finding) && !(never(&finding) && findings.iter().any(never)) {
+                findings.push(finding);
             }
         }
     }
@@ -378,27 +388,6 @@ fn typed(exec: &mut Exec<'_>, cell: Name, v: ValueId, declared: DType, findings:
 
 /// Terms looked at below one value: there may be as many values as ops.
 const LEAVES: usize = 1024;
-
-/// Whether a master was rounded through 16 bits with float32 at hand; `None` when that hangs on a
-/// stored dtype.
-fn lossy(exec: &Exec<'_>, m: ValueId, depth: usize) -> Option<bool> {
-    match exec.values.get(m) {
-        Value::Cast(DType::F32, low) => match exec.values.get(low) {
-            Value::Cast(d, v) if d.is_low() => match exec.values.known(v) {
-                Known::Is(DType::F32 | DType::F64) => Some(true),
-                Known::UpToF32 => None,
-                _ => Some(false),
-            },
-            _ => Some(false),
-        },
-        Value::Join(_, a, b) if depth < 8 => match (lossy(exec, a, depth + 1), lossy(exec, b, depth + 1)) {
-            (Some(true), _) | (_, Some(true)) => Some(true),
-            (Some(false), Some(false)) => Some(false),
-            _ => None,
-        },
-        _ => Some(false),
-    }
-}
 
 #[derive(Default)]
 struct Sources {
@@ -470,7 +459,8 @@ fn plain_load(exec: &Exec<'_>, mut v: ValueId) -> Option<(u32, u32)> {
     loop {
         match exec.values.get(v) {
             Value::Cast(_, inner) => v = inner,
-            Value::Load { file, key, .. } => return Some((file, key)),
+            // After a save the file is no longer what the caller can look at.
+            Value::Load { file, key, version: 0, .. } => return Some((file, key)),
             _ => return None,
         }
     }
@@ -490,12 +480,13 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
         // An op that overwrites what it reads leaves nothing to compare with.
         let sources: FxHashSet<Name> = inputs.iter().copied().collect();
         let in_place = op.output_args().any(|n| sources.contains(&n));
-        if in_place || !inputs.iter().all(|&n| exec.cells.get(n).persistable) {
+        if in_place || !inputs.iter().copied().chain(op.attr_vars()).all(|n| exec.cells.get(n).persistable) {
             continue;
         }
         let newest = inputs.iter().copied().find(|&n| exec.writer(n) != Writer::Nobody).unwrap_or(source);
         let mut made: Option<[Derivation; 2]> = None;
-        for (i, cell) in op.output_args().enumerate() {
+        let outputs = op.outputs().flat_map(|s| s.args.iter().enumerate().map(move |(i, &cell)| (s.name, i, cell)));
+        for (slot, i, cell) in outputs {
             if exec.writer(cell) != Writer::Op(op.id) || !exec.cells.get(cell).persistable {
                 continue;
             }
@@ -507,8 +498,8 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
                 continue;
             }
             let made = made.get_or_insert_with(|| {
-                let args: Vec<ValueId> = inputs.iter().map(|&n| exec.value(n)).collect();
-                // A copy that was made before its source was narrowed in place holds the same at more precision.
+                let args = exec.arguments(op);
+                // A copy that was made before its source was narrowed in place holds what the source held then.
                 let wide = args.iter().map(|&v| match exec.values.get(v) {
                     Value::Cast(d, inner) if d.is_low() => inner,
                     _ => v,
@@ -517,7 +508,7 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
                 [Derivation::of(exec, &args), Derivation::of(exec, &wide)]
             });
             let now = exec.value(cell);
-            let holds = made.iter().any(|args| again(exec, op, i, args, now) == Some(now));
+            let holds = made.iter().any(|args| again(exec, op, (slot, i), args) == Some(now));
             let mut findings = Vec::new();
             if !holds {
                 findings.push(Finding::Stale {
@@ -546,20 +537,13 @@ impl Derivation {
     }
 }
 
-/// What output `i` of a derivation would be on these arguments; `now` is what it is.
-fn again(exec: &mut Exec<'_>, op: OpRef<'_>, i: usize, args: &Derivation, now: ValueId) -> Option<ValueId> {
-    Some(match exec.effects.effect(op) {
-        Effect::Copy => args.first,
-        Effect::Cast => match exec.values.get(now) {
-            // The term says to which dtype; a cast to the source's own dtype leaves none.
-            Value::Cast(d, _) => exec.values.cast(d, args.first),
-            _ => {
-                let code = op.attr(sym::OUT_DTYPE).and_then(|v| v.as_int())?;
-                exec.values.cast(DType::from_code(code as i32), args.first)
-            }
-        },
-        _ => exec.values.apply(op.kind(), op.data().attrs, i as u32, args.all, args.known),
-    })
+/// What an output of a derivation would be on these arguments.
+fn again(exec: &mut Exec<'_>, op: OpRef<'_>, output: (Symbol, usize), args: &Derivation) -> Option<ValueId> {
+    match exec.effects.effect(op) {
+        Effect::Copy => Some(args.first),
+        Effect::Cast => cast_to(op).map(|to| exec.values.cast(to, args.first)),
+        _ => Some(exec.pure(op, output, args.all, args.known)),
+    }
 }
 
 /// 16-bit parameters without a master: only the run-time dtype is claimed.
@@ -614,9 +598,17 @@ impl Observer for Watch {
         if matches!(effect, Effect::Resync | Effect::AmpInit | Effect::Load) {
             return;
         }
-        for name in op.input_args() {
-            self.read(exec, op, name);
+        // A control op reads its condition; what its block reads is seen there, or told by `skipped`.
+        if matches!(effect, Effect::Cond | Effect::While) {
+            return;
         }
+        let mut reads = Vec::new();
+        exec.effects.each(op, |name, access| {
+            if access == Access::Read && pairs.has(name) {
+                reads.push(name);
+            }
+        });
+        reads.into_iter().for_each(|name| self.read(exec, op, name));
     }
 
     fn skipped(&mut self, exec: &mut Exec<'_>, op: OpRef<'_>) {
