@@ -74,8 +74,14 @@ impl Pass for Lower {
                 edit.set_attr(op, Attr::new(sym::IN_DTYPE, dtype), "the operand's dtype at this place");
             }
         }
-        let mut cx =
-            Cx { program, cells: &cells, dtypes: &seen.dtypes, edit: &mut edit, declared: SeededMap::default(), next: FxHashMap::default() };
+        let mut cx = Cx {
+            program,
+            cells: &cells,
+            dtypes: &seen.dtypes,
+            edit: &mut edit,
+            declared: SeededMap::default(),
+            next: FxHashMap::default(),
+        };
         for (id, effect) in todo {
             match effect {
                 Effect::Load => self.load(&mut cx, id)?,
