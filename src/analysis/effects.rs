@@ -1,7 +1,8 @@
 //! Which storage cells does an op read and write, its sub-blocks included?
 //!
 //! An op of unknown kind may read and write everything it names. What a sub-block touches outside
-//! itself counts as touched by the op that runs it; names that the sub-block declares are its own.
+//! itself counts as touched by the op that runs it. Names that the sub-block declares are its own, unless they
+//! are persistable: a persistable is one cell, wherever it is declared.
 
 use crate::entity::IdVec;
 use crate::ir::{BlockId, OpRef, Program};
@@ -36,14 +37,24 @@ pub struct Effects<'p> {
     program: &'p Program,
     kinds: Kinds<'p>,
     blocks: IdVec<BlockId, BlockEffect>,
+    /// names that some declaration calls persistable; only filled when there are sub-blocks
+    persistable: FxHashSet<Name>,
 }
 
 impl<'p> Effects<'p> {
     /// Computes the effects of all sub-blocks; those of ops are read off on demand.
     pub fn new(program: &'p Program, kinds: &Kinds<'p>) -> Self {
         let n = program.block_rows();
-        let mut this = Effects { program, kinds: kinds.clone(), blocks: IdVec::filled(BlockEffect::default(), n) };
-        if n > 2 {
+        let mut this = Effects {
+            program,
+            kinds: kinds.clone(),
+            blocks: IdVec::filled(BlockEffect::default(), n),
+            persistable: FxHashSet::default(),
+        };
+        // One block is a global one; two may be the global blocks, or one with its sub-block.
+        if n > 1 {
+            let vars = program.block_ids().flat_map(|b| &program.block(b).vars).map(|&v| program.var(v));
+            this.persistable = vars.filter(|v| v.persistable()).map(|v| v.name).collect();
             let mut state = IdVec::filled(Visit::New, n);
             for block in program.block_ids() {
                 if program.block(block).index != 0 {
@@ -57,6 +68,12 @@ impl<'p> Effects<'p> {
     /// What a sub-block touches outside itself.
     pub fn block(&self, block: BlockId) -> &BlockEffect {
         &self.blocks[block]
+    }
+
+    /// The cells that exist while a sub-block runs and no longer.
+    pub fn locals(&self, block: BlockId) -> impl Iterator<Item = Name> + '_ {
+        let names = self.program.block(block).vars.iter().map(|&v| self.program.var(v).name);
+        names.filter(|n| !self.persistable.contains(n))
     }
 
     /// Depth first over blocks with an explicit stack, so that deep nesting cannot overflow ours.
@@ -81,12 +98,12 @@ impl<'p> Effects<'p> {
     }
 
     fn summarise(&self, block: BlockId, state: &IdVec<BlockId, Visit>) -> BlockEffect {
-        let own: FxHashSet<Name> = self.program.block(block).vars.iter().map(|&v| self.program.var(v).name).collect();
+        let own: FxHashSet<Name> = self.locals(block).collect();
         let (mut reads, mut writes) = (FxHashSet::default(), FxHashSet::default());
         let mut out = BlockEffect::default();
         for op in self.program.ops(block) {
             // A block that is still open contains itself; the verifier reports it.
-            out.unknown |= self.kinds.get(op.kind()).effect == Effect::Unknown
+            out.unknown |= self.effect(op) == Effect::Unknown
                 || op.sub_blocks().any(|b| state[b] == Visit::Open || self.blocks[b].unknown);
             self.each(op, |name, access| {
                 if own.contains(&name) {
@@ -114,7 +131,7 @@ impl<'p> Effects<'p> {
     pub fn each(&self, op: OpRef<'_>, mut f: impl FnMut(Name, Access)) {
         op.input_args().for_each(|n| f(n, Access::Read));
         op.attr_vars().for_each(|n| f(n, Access::Read));
-        let effect = self.kinds.get(op.kind()).effect;
+        let effect = self.effect(op);
         if op.has_sub_blocks() {
             for b in op.sub_blocks() {
                 self.blocks[b].reads.iter().for_each(|&n| f(n, Access::Read));
@@ -140,10 +157,14 @@ impl<'p> Effects<'p> {
         }
     }
 
-    /// The effect class of an op.
+    /// The effect class of an op. What runs sub-blocks and is no control op of the table is unknown.
     #[inline]
     pub fn effect(&self, op: OpRef<'_>) -> Effect {
-        self.kinds.get(op.kind()).effect
+        match self.kinds.get(op.kind()).effect {
+            control @ (Effect::Cond | Effect::While) => control,
+            _ if op.has_sub_blocks() => Effect::Unknown,
+            effect => effect,
+        }
     }
 }
 

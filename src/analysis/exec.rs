@@ -324,10 +324,16 @@ impl<'a> Exec<'a> {
     }
 
     fn block(&mut self, block: BlockId, observer: &mut dyn Observer) {
-        let program = self.program;
+        let (program, effects) = (self.program, self.effects);
         self.open[block.index()] = true;
         self.depth += 1;
         self.steps_left = self.steps_left.saturating_sub(program.block(block).ops.len() as u64);
+        // What the block declares for itself hides a cell of the same name.
+        let mut hidden = Vec::new();
+        if program.block(block).index != 0 {
+            hidden.extend(effects.locals(block).map(|n| (n, self.state[n.index()])));
+            hidden.iter().for_each(|&(n, _)| self.state[n.index()] = UNSET);
+        }
         for op in program.ops(block) {
             if self.loud {
                 observer.before(self, op);
@@ -337,6 +343,7 @@ impl<'a> Exec<'a> {
                 observer.after(self, op);
             }
         }
+        hidden.into_iter().rev().for_each(|(n, state)| self.state[n.index()] = state);
         self.depth -= 1;
         self.open[block.index()] = false;
     }

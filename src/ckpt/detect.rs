@@ -1,37 +1,8 @@
-//! Which format is this file? Its content says, never its name.
+//! What does this file hold? Its content says, never its name.
 
-use super::Checkpoint;
-use super::dir::StreamDir;
 use super::error::CkptError;
-use super::map::{Access, Source};
-use super::safetensors::SafetensorsFile;
-use super::stream::{StreamFile, is_selected_rows, read_one, sniff};
-use std::path::Path;
-
-/// The formats [`open`] recognises.
-pub const KNOWN_FORMATS: &str = "safetensors, Paddle tensor stream, directory of Paddle tensor streams";
-
-/// Opens a checkpoint of any known format, files by memory map (see [`Access`]).
-///
-/// A file of several tensor streams gets entries without names: use
-/// [`open_combined`](super::open_combined) when they are known.
-pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, CkptError> {
-    open_with(path, Access::Map)
-}
-
-/// [`open`], with a choice of how the files are read.
-pub fn open_with(path: &Path, access: Access) -> Result<Box<dyn Checkpoint>, CkptError> {
-    if std::fs::metadata(path).map_err(|e| CkptError::io(path, e))?.is_dir() {
-        return Ok(Box::new(StreamDir::open(path, access)?));
-    }
-    let source = Source::open(path, Access::Read)?;
-    match content(&source)? {
-        Content::Safetensors => Ok(Box::new(SafetensorsFile::open(path, access)?)),
-        Content::Stream => Ok(Box::new(StreamFile::open(path, access)?)),
-        what @ (Content::SelectedRows | Content::Pickle) => Err(CkptError::unsupported(path, describe(what))),
-        Content::Unknown => Err(CkptError::UnknownFormat { path: path.into(), known: KNOWN_FORMATS }),
-    }
-}
+use super::map::Source;
+use super::stream::{is_selected_rows, read_one, sniff};
 
 /// What a file holds, as far as its beginning tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -56,16 +56,17 @@ mod error;
 mod index;
 pub mod limits;
 mod map;
+mod open;
 mod safetensors;
 mod stream;
 mod write;
 
 pub use compare::agree_narrowed;
 pub use convert::convert_to_streams;
-pub use detect::{KNOWN_FORMATS, open, open_with};
 pub use dir::StreamDir;
-pub use error::CkptError;
+pub use error::{CkptError, KNOWN_FORMATS};
 pub use map::Access;
+pub use open::{open, open_with};
 pub use safetensors::{SafetensorsFile, write_safetensors};
 pub use stream::{StreamFile, open_combined, write_combined, write_stream};
 

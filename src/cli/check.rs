@@ -52,7 +52,8 @@ impl Check {
             Format::Text => {
                 let shown = if ui.quiet { only_errors(&found) } else { found };
                 eprint!("{}", render::diagnostics(ui, &shown, loaded.source().as_ref()));
-                if let Some(d) = shown.iter().next().filter(|_| !ui.quiet) {
+                let worst = shown.iter().rev().max_by_key(|d| d.severity);
+                if let Some(d) = worst.filter(|_| !ui.quiet) {
                     eprintln!("`mastercast explain {}` tells more\n", d.code);
                 }
                 let line = match &proof {
@@ -108,7 +109,7 @@ pub fn summary(proof: &Coherence, program: &Program) -> String {
         ));
     }
     let mut counts: BTreeMap<Code, usize> = BTreeMap::new();
-    for code in proof.verdicts.iter().flat_map(|v| codes(v)) {
+    for code in proof.verdicts.iter().flat_map(codes) {
         *counts.entry(code).or_default() += 1;
     }
     if !counts.is_empty() {

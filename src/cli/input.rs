@@ -257,7 +257,7 @@ pub fn apply(ui: Ui, args: &Programs, program: &mut Program, open: &mut Checkpoi
     for step in schedule.steps() {
         let Step::Load { path, only } = step else { continue };
         let assumed = open.get_named(path, *only, program).map_err(|e| {
-            let failure = Failure::new(format!("load({path}): {e}"));
+            let failure = Failure::new(format!("load: {e}"));
             match e {
                 CkptError::Unsupported { .. } => failure.help(OTHER_FORMATS),
                 _ => failure,

@@ -57,7 +57,7 @@ struct Lines<'s> {
     starts: Vec<usize>,
 }
 
-/// A range of the text and what is said of it; the first is the finding's own.
+/// A range of the text and what is said of it; the first is the finding's own when that stands in the text.
 type Mark<'d> = (Range<usize>, Option<&'d str>);
 
 impl<'s> Lines<'s> {
@@ -135,24 +135,25 @@ fn one(renderer: &Renderer, d: &Diagnostic, source: Option<&Lines<'_>>) -> Strin
         Severity::Note => Level::NOTE,
     };
     let title = level.primary_title(&d.message).id(d.code.as_str());
-    let in_text = source.and_then(|s| range(&d.place).filter(|r| r.end <= s.source.text.len()).map(|r| (s, r)));
-    let mut group = Group::with_title(title);
-    let mut lines = Vec::new();
-    match in_text {
-        Some((source, at)) => {
-            let labels = d.labels.iter().filter_map(|l| Some((range(&l.place)?, Some(&*l.message))));
-            let mut marks = vec![(at, None)];
-            marks.extend(labels.filter(|(r, _)| r.end <= source.source.text.len()));
-            for snippet in source.snippets(&marks) {
-                group = group.element(snippet);
-            }
+    // What a pass or a schedule put there stands in no text: it is named on a line of its own.
+    let within = |place: &Place| source.and_then(|s| range(place).filter(|r| r.end <= s.source.text.len()));
+    let (mut marks, mut lines) = (Vec::new(), Vec::new());
+    match within(&d.place) {
+        Some(r) => marks.push((r, None)),
+        // A label on the same place says more.
+        None if d.place == Place::Nowhere || d.labels.iter().any(|l| l.place == d.place) => {}
+        None => lines.push(format!("at {}", d.place)),
+    }
+    for l in &d.labels {
+        match within(&l.place) {
+            Some(r) => marks.push((r, Some(&*l.message))),
+            None => lines.push(format!("{}: {}", l.message, l.place)),
         }
-        None => {
-            // A label on the same place says more.
-            if d.place != Place::Nowhere && d.labels.iter().all(|l| l.place != d.place) {
-                lines.push(format!("at {}", d.place));
-            }
-            lines.extend(d.labels.iter().map(|l| format!("{}: {}", l.message, l.place)));
+    }
+    let mut group = Group::with_title(title);
+    if let Some(source) = source.filter(|_| !marks.is_empty()) {
+        for snippet in source.snippets(&marks) {
+            group = group.element(snippet);
         }
     }
     for line in &lines {

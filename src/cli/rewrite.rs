@@ -17,6 +17,7 @@ use mastercast::text;
 use mastercast::verify::{Checks, verify};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -30,6 +31,9 @@ enum OnConflict {
     /// the parameter
     Param,
 }
+
+/// Where the help lists what only a pass's author needs.
+const PASSES: &str = "To look into the passes";
 
 /// Arguments of `rewrite`.
 #[derive(Args)]
@@ -57,16 +61,16 @@ pub struct Rewrite {
     #[arg(long, value_name = "DIR")]
     load_dir: Option<String>,
     /// Run only the first N passes
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = PASSES)]
     stop_after: Option<usize>,
     /// Print the program after each pass
-    #[arg(long)]
+    #[arg(long, help_heading = PASSES)]
     print_after: bool,
     /// Do not verify between passes
-    #[arg(long)]
+    #[arg(long, help_heading = PASSES)]
     no_verify: bool,
     /// Print how long each pass took
-    #[arg(long)]
+    #[arg(long, help_heading = PASSES)]
     timings: bool,
 }
 
@@ -130,7 +134,7 @@ impl Rewrite {
 
         std::fs::create_dir_all(&self.out).map_err(|e| Failure::new(format!("{}: {e}", self.out.display())))?;
         for source in &sources {
-            self.convert(source, &mut open)?;
+            self.convert(ui, source, &mut open)?;
         }
         self.write("startup.pb", &proto::export(&lowered, Section::Startup))?;
         self.write("main.pb", &proto::export(&lowered, Section::Main))?;
@@ -268,7 +272,7 @@ impl Rewrite {
         Ok(out)
     }
 
-    fn convert(&self, source: &Source, open: &mut Checkpoints) -> Result<(), Failure> {
+    fn convert(&self, ui: Ui, source: &Source, open: &mut Checkpoints) -> Result<(), Failure> {
         let Some(dir) = &source.converted else { return Ok(()) };
         let ckpt = open.get(&source.path)?;
         let items: Vec<(usize, &str)> =
@@ -276,7 +280,21 @@ impl Rewrite {
         if let Some(parent) = dir.parent() {
             std::fs::create_dir_all(parent).map_err(|e| Failure::new(format!("{}: {e}", parent.display())))?;
         }
-        ckpt::convert_to_streams(ckpt, &items, dir, &mut |_| {})?;
+        let total: u64 = items.iter().map(|&(i, _)| ckpt.entries()[i].bytes).fold(1, u64::saturating_add);
+        let live = !ui.quiet && std::io::stderr().is_terminal();
+        let (mut done, mut shown) = (0u64, None);
+        let outcome = ckpt::convert_to_streams(ckpt, &items, dir, &mut |bytes| {
+            done = done.saturating_add(bytes);
+            let percent = (done as f64 / total as f64 * 100.0) as u64;
+            if live && shown != Some(percent) {
+                shown = Some(percent);
+                eprint!("\rconverting {}: {} %", source.path, percent);
+            }
+        });
+        if shown.is_some() {
+            eprint!("\r\x1b[K");
+        }
+        outcome?;
         Ok(())
     }
 

@@ -8,8 +8,8 @@
 //! startup, and the events of the loaded cells (bounded: of very many loads of one cell the last ones stay).
 //!
 //! A load is left where it is when it is `pinned`, in a sub-block, in main, or when an op between depends
-//! on it: a reader (of the loaded cell, or of one derived from it), an unknown op, a control op, a save of
-//! its file, another load of the same cell. The `resync` pass mends after those.
+//! on it: a reader (of the loaded cell, or of one derived from it), an op that computes the cell from its
+//! loaded value, an unknown op, a control op, a save of its file, another load of the same cell. The `resync` pass mends after those.
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
@@ -88,6 +88,7 @@ impl Pass for LoadOrder {
             for (other, writes) in events.of(r, pos).into_iter().filter(|&(other, _)| other > pos) {
                 let op = program.op(ops[other]);
                 match events.role(&effects, op, other, writes) {
+                    Role::Initialiser if events.computes_from(op, other, pos) => barrier = barrier.min(other),
                     Role::Initialiser => init = Some(other),
                     // Narrows what the initialiser overwrites.
                     Role::Target if effects.effect(op) == Effect::AmpInit => {}
@@ -181,8 +182,22 @@ impl Pass for LoadOrder {
             if targets.is_empty() {
                 continue;
             }
+            let narrows = |t: usize| effects.effect(program.op(ops[t])) == Effect::AmpInit;
+            let low = |t: usize| {
+                program.op(ops[t]).output_args().all(|n| cells.dtype(program, n).is_some_and(crate::ir::DType::is_low))
+            };
+            // A narrowing must not come between the load and what is derived in float32 from it; and what is
+            // derived narrow must stay behind its narrowing.
+            if let Some(wide) = targets.iter().rposition(|&t| !narrows(t) && !low(t))
+                && let Some(&amp) = targets[..wide].iter().rfind(|&&t| narrows(t))
+                && at_op(amp) > lower
+            {
+                (lower, lower_op) = (at_op(amp), Some((amp, Role::Barrier)));
+            }
+            let first_narrowing = targets.iter().position(|&t| narrows(t)).unwrap_or(targets.len());
+            let fits = |&(i, &t): &(usize, &usize)| at_op(t) > lower && (i <= first_narrowing || narrows(t) || !low(t));
             // What stands before the last initialiser derives from a value that is gone.
-            if let Some(&target) = targets.iter().find(|&&t| at_op(t) > lower) {
+            if let Some((_, &target)) = targets.iter().enumerate().find(fits) {
                 let why = format!("before {}", brief(program, ops[target]));
                 edit.relocate(load, At::Before(ops[target]), why);
                 moved.insert(load, (2 * target as u64, 1, seq));
@@ -368,6 +383,21 @@ impl<'p> Events<'p> {
             }
             _ => op.output_args().collect(),
         }
+    }
+
+    /// Whether the op at `other` updates in place a cell that still holds what the load at `pos` brought.
+    fn computes_from(&self, op: OpRef<'_>, other: usize, pos: usize) -> bool {
+        op.output_args().any(|n| {
+            self.at(n, other).is_some_and(|t| t.reads && t.writes)
+                && self.at(n, pos).is_some()
+                && !self.between(n, pos, other).iter().any(|t| t.writes)
+        })
+    }
+
+    /// What the op at a position does to a cell; none when it does not touch it.
+    fn at(&self, name: Name, pos: usize) -> Option<Touch> {
+        let row = self.row(name);
+        row.binary_search_by_key(&(pos as u32), |t| t.pos).ok().map(|i| row[i])
     }
 
     /// The ops after `from` and before `to` that touch a cell.

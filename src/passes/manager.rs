@@ -122,7 +122,8 @@ impl PassManager {
 
     /// Runs the chain. `after` is called after each pass, for printing.
     ///
-    /// On an error the program is as the last good pass left it.
+    /// On an error the program is as the last good pass left it; when a pass made one that does not verify, it
+    /// holds that one, so that it can be printed.
     pub fn run(
         &self,
         program: &mut Program,

@@ -3,9 +3,9 @@
 //! *Before*: any program. *After*: each pair whose state at main's entry, or after a write in main, was
 //! not proved gets a `resync` op directly after the last load (or other write) that put it out of step;
 //! each stale derived copy is derived again after its source; a 16-bit parameter without master that is
-//! not narrowed gets an `amp_init`; `rewrite_master` of an `amp_init` is cleared for pairs, because
-//! the master already holds at least what it would write. *Preserves*: every other op and its order;
-//! no float32 value is replaced by a rounded one. *Cost*: two proofs of the program.
+//! not narrowed gets an `amp_init`; `rewrite_master` of an `amp_init` is cleared for pairs whose master
+//! another op writes, because it then holds at least what the rewrite would write. *Preserves*: every other
+//! op and its order; no float32 value is replaced by a rounded one. *Cost*: two proofs of the program.
 //!
 //! A resync narrows the parameter. Where an op between it and the user's own narrowing reads the parameter,
 //! or a second master is made from it, the value alone is passed on (a cast, an assign).
@@ -101,20 +101,50 @@ impl Pass for Resync {
     }
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
+        let mut summary = EditSummary::default();
+        // What is mended in a sub-block of startup can show what is left to mend around it.
+        for _ in 0..ROUNDS {
+            let (round, again) = self.round(program, cx);
+            let changed = round.changed();
+            summary.merge(round);
+            if !again || !changed {
+                break;
+            }
+        }
+        Ok(summary)
+    }
+}
+
+/// Proofs of one run at most; more than one only when startup's sub-blocks write pairs.
+const ROUNDS: usize = 4;
+
+impl Resync {
+    /// Mends what one proof shows. Says whether another may show more.
+    fn round(&self, program: &mut Program, cx: &mut PassCx<'_>) -> (EditSummary, bool) {
         let facts = Facts::new(program, cx.ops, &cx.declared);
         let proof = prove(&facts, ExecOptions { ignore_rewrite: true, assume_entry: true });
         let Facts { effects, cells, pairs, .. } = &facts;
         let mut edit = Edit::new();
-        clear_rewrites(&facts, &mut cx.diagnostics, &mut edit);
+        clear_rewrites(&facts, &proof, &mut cx.diagnostics, &mut edit);
         let broken = broken_pairs(&proof);
-        let mut plan = Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit };
+        let mut plan = Plan {
+            pass: *self,
+            program,
+            effects,
+            pairs,
+            cells,
+            edit: &mut edit,
+            endings: Vec::new(),
+            in_blocks: false,
+        };
         if proof.verdicts.iter().any(|v| !v.proved()) {
             let pos = positions(program, Section::Startup);
             let anchors = plan.startup(&broken, &pos);
             plan.copies(&proof, &anchors, &pos);
             plan.main(&broken);
         }
-        Ok(edit.commit(program, self.name()))
+        let again = plan.in_blocks;
+        (edit.commit(program, self.name()), again)
     }
 }
 
@@ -142,9 +172,11 @@ fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
         .collect()
 }
 
-/// Takes the pairs out of every `MasterOf`.
-fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut Edit) {
+/// Takes the pairs out of every `MasterOf`, except those whose master nothing else writes. `proof` is that
+/// without the rewrites.
+fn clear_rewrites(facts: &Facts<'_>, proof: &Coherence, diagnostics: &mut Diagnostics, edit: &mut Edit) {
     let Facts { program, effects, pairs, .. } = facts;
+    let unset = |i: usize| proof.verdicts[i].findings.contains(&Finding::Unset);
     // Masters that a rewrite would round, by the op; only computed when there is a rewrite.
     let mut lossy: Option<FxHashMap<OpId, Vec<Pair>>> = None;
     let places = Places::new(program);
@@ -155,7 +187,7 @@ fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut E
                     continue;
                 }
                 let (params, masters) = (op.input(sym::MASTER_OF), op.output(sym::MASTER_PARAM_OUT));
-                let keeps = |p: Name, m: Name| !pairs.of(p).any(|i| pairs.rows()[i].master == m);
+                let keeps = |p: Name, m: Name| !pairs.of(p).any(|i| pairs.rows()[i].master == m && !unset(i));
                 let kept: Vec<(Name, Name)> =
                     params.iter().copied().zip(masters.iter().copied()).filter(|&(p, m)| keeps(p, m)).collect();
                 if kept.len() == params.len() {
@@ -275,6 +307,10 @@ struct Plan<'a> {
     pairs: &'a Pairs,
     cells: &'a Cells,
     edit: &'a mut Edit,
+    /// parameters to be narrowed from their masters, and after which op
+    endings: Vec<(Pair, OpId)>,
+    /// whether a sub-block of startup writes a pair that is to be mended
+    in_blocks: bool,
 }
 
 impl Plan<'_> {
@@ -387,12 +423,17 @@ impl Plan<'_> {
             if list.iter().any(|e| runs[e.block.index()] > 1) {
                 continue;
             }
+            self.in_blocks |= list.iter().any(|e| self.program.block(e.block).index != 0);
             list.sort_by_key(|e| pos[e.op.index()]);
             let pair = self.pairs.rows()[i];
             if let Some(anchor) = self.mend_startup(&pair, &list, &Readers { ops: &readers[i], pos }) {
                 anchors.insert(pair.param, anchor);
                 anchors.insert(pair.master, anchor);
             }
+        }
+        // Only when every master has its value is a parameter that several share narrowed.
+        for (pair, end) in std::mem::take(&mut self.endings) {
+            self.insert(&pair, end, Direction::Master);
         }
         anchors
     }
@@ -477,7 +518,7 @@ impl Plan<'_> {
         let shared = self.pairs.of(pair.param).nth(1).is_some();
         let in_global = self.program.block(last.block).index == 0;
         let pass_on = match direction {
-            _ if last.what == What::Sync => return self.insert(pair, end, Direction::Master),
+            _ if last.what == What::Sync => return self.endings.push((*pair, end)),
             Direction::Param if in_global && (reader.is_some() || shared) => {
                 let in_dtype = self.cells.get(pair.param).startup.map_or(DType::F32, |v| self.program.var(v).dtype);
                 cast(pair.param, pair.master, in_dtype, DType::F32)
@@ -493,9 +534,23 @@ impl Plan<'_> {
             pass_on,
             "passes the value on; the parameter is read before it is narrowed",
         );
-        if narrowing.is_none() {
-            self.insert(pair, end, Direction::Master);
+        // A resync also makes a master float32; after the narrowing it changes nothing else.
+        match narrowing {
+            None => self.endings.push((*pair, end)),
+            Some(op) if direction == Direction::Master && !self.loads_f32(last.op, pair.master) => {
+                self.endings.push((*pair, op));
+            }
+            Some(_) => {}
         }
+    }
+
+    /// Whether an op is a load that is known to bring float32 for a cell.
+    fn loads_f32(&self, op: OpId, name: Name) -> bool {
+        let op = self.program.op(op);
+        let place = op.output_args().position(|n| n == name);
+        let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints);
+        let code = place.zip(stored).and_then(|(i, codes)| codes.get(i).copied());
+        self.effects.effect(op) == Effect::Load && code == Some(i64::from(DType::F32.code()))
     }
 
     /// Mends pairs after the writes of main that break them.

@@ -7,9 +7,9 @@
 //! - names: equal ones. A checkpoint none of whose keys is a name of the program is an error.
 
 use super::Only;
-use super::apply::{Lists, LoadReport};
 use super::combined::{set_sizes, shape_fits};
 use super::nearest::{added_prefix, nearest};
+use super::report::{Lists, LoadReport};
 use super::targets::{Part, Targets};
 use crate::ckpt::{Manifest, TensorEntry};
 use crate::diag::{Code, Diagnostic, Diagnostics, Place, Severity};

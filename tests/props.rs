@@ -1,0 +1,115 @@
+//! Is the proof sound against the interpreter, and does the rewrite keep what it must, on random jobs?
+//!
+//! Each test runs one law of `common/jobs/laws.rs` on many jobs. A failure prints the seed and the smallest
+//! job found. `MASTERCAST_CASES` sets the number of jobs, `MASTERCAST_SEED` the first seed (default 1);
+//! equal settings give equal jobs.
+
+#[path = "common/jobs/mod.rs"]
+mod jobs;
+
+use jobs::laws::{self, Said, Tally};
+use jobs::{Job, Profile, shrink};
+use mastercast::text;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|v| v.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
+/// Runs a law on many jobs; what it looked at.
+fn hold(law: fn(&Job) -> Said, profile: Profile, cases: u64) -> Tally {
+    let first = setting("MASTERCAST_SEED").unwrap_or(1);
+    let cases = setting("MASTERCAST_CASES").unwrap_or(cases);
+    let mut total = Tally::new();
+    let quiet = |job: &Job| catch_unwind(AssertUnwindSafe(|| law(job)));
+    for seed in first..first + cases {
+        let job = Job::random(seed, profile);
+        match quiet(&job) {
+            Ok(Ok(tally)) => tally.into_iter().for_each(|(k, n)| *total.entry(k).or_default() += n),
+            _ => {
+                let hook = std::panic::take_hook();
+                std::panic::set_hook(Box::new(|_| {}));
+                let (small, why) = shrink(&job, |j| match quiet(j) {
+                    Ok(Ok(_)) => None,
+                    Ok(Err(why)) => Some(why),
+                    Err(panic) => Some(format!("panic: {:?}", panic.downcast_ref::<String>())),
+                });
+                std::panic::set_hook(hook);
+                panic!(
+                    "seed {seed}, {} steps, shrunk to {}: {why}\nstartup {:#?}\nmain {:#?}\n{}",
+                    job.size(),
+                    small.size(),
+                    small.startup,
+                    small.main,
+                    text::print(&small.program())
+                );
+            }
+        }
+    }
+    if setting("MASTERCAST_CASES").is_some() {
+        eprintln!("{cases} jobs from seed {first}: {total:?}");
+    }
+    total
+}
+
+/// What was looked at, for a bound below which a law says nothing.
+fn seen(tally: &Tally, what: &str) -> usize {
+    tally.get(what).copied().unwrap_or(0)
+}
+
+#[test]
+fn what_is_proved_is_equal_on_every_run() {
+    let t = hold(laws::proved_is_equal, Profile::Wild, 4000);
+    assert!(seen(&t, "startup runs") > 5 * seen(&t, "startup stops"), "{t:?}");
+    assert!(seen(&t, "pairs proved") * 8 > seen(&t, "pairs"), "{t:?}");
+    assert!(seen(&t, "copies proved") > 0 && seen(&t, "singles proved") > 0 && seen(&t, "reads seen") > 0, "{t:?}");
+}
+
+#[test]
+fn what_is_proved_after_the_pipeline_is_equal_on_every_run() {
+    let t = hold(laws::proved_is_equal_after_the_pipeline, Profile::Wild, 3000);
+    assert!(seen(&t, "pairs proved") * 4 > 3 * seen(&t, "pairs"), "{t:?}");
+}
+
+#[test]
+fn what_is_stale_by_construction_is_never_proved() {
+    let t = hold(laws::stale_is_found, Profile::Wild, 4000);
+    assert!(seen(&t, "stale pairs") > 0, "{t:?}");
+}
+
+#[test]
+fn the_pipeline_mends_what_can_be_mended_and_runs_once() {
+    let t = hold(laws::pipeline_mends, Profile::Wild, 3000);
+    assert!(seen(&t, "proved") * 4 > 3 * seen(&t, "subjects"), "{t:?}");
+}
+
+#[test]
+fn loaded_values_survive_the_pipeline() {
+    let t = hold(laws::loaded_values_survive, Profile::Plain, 3000);
+    assert!(seen(&t, "parameter loaded") > 0 && seen(&t, "master or both loaded") > 0, "{t:?}");
+    assert!(seen(&t, "startup runs") > 5 * seen(&t, "startup stops"), "{t:?}");
+}
+
+#[test]
+fn load_order_keeps_the_order_of_dependent_ops() {
+    let t = hold(laws::load_order_respects_dependences, Profile::Wild, 3000);
+    assert!(seen(&t, "loads moved") > 0, "{t:?}");
+}
+
+#[test]
+fn every_order_that_the_dependences_allow_computes_the_same() {
+    let t = hold(laws::dependences_are_enough, Profile::Wild, 3000);
+    assert!(seen(&t, "orders") > 0, "{t:?}");
+}
+
+#[test]
+fn lowering_keeps_all_values() {
+    let t = hold(laws::lowering_keeps_values, Profile::Wild, 2000);
+    assert!(seen(&t, "steps") > 0, "{t:?}");
+}
+
+#[test]
+fn reaching_definitions_are_the_writes_that_a_run_sees() {
+    let t = hold(laws::reaching_definitions_are_seen, Profile::Wild, 2000);
+    assert!(seen(&t, "reads") > 0, "{t:?}");
+}
