@@ -379,7 +379,7 @@ fn typed(exec: &mut Exec<'_>, cell: Name, v: ValueId, declared: DType, findings:
             let never = |f: &Finding| matches!(f, Finding::Unproved { obligation: Obligation::NeverWritten(_), .. });
             // That nothing wrote a pair is told once.
             let finding = unproved(obligation);
-            if !findings.contains(&finding) && !(never(&finding) && findings.iter().any(never)) {
+            if !(findings.contains(&finding) || never(&finding) && findings.iter().any(never)) {
                 findings.push(finding);
             }
         }
