@@ -188,7 +188,7 @@ pub enum TensorError {
         /// the shape
         shape: Vec<usize>,
     },
-    /// more dimensions than [`MAX_RANK`](super::tensor::MAX_RANK)
+    /// more dimensions than a tensor may have
     #[error("a shape of {rank} dimensions, at most {} are possible", super::tensor::MAX_RANK)]
     Rank {
         /// how many

@@ -356,7 +356,7 @@ fn proved_is_equal_in(job: &Job, program: &Program) -> Said {
                     pair_agrees(program, &pair, scope).map_err(|e| format!("at {when}: {e}"))?;
                 }
                 let seen = SEEN.with_borrow(Clone::clone);
-                for (_, _, what) in seen.iter().filter(|s| s.0 == pair_index - 1 && !s.1) {
+                if let Some((_, _, what)) = seen.iter().find(|s| s.0 == pair_index - 1 && !s.1) {
                     return Err(format!("an op of main reads {} out of step: {what}", program.name(pair.param)));
                 }
             }

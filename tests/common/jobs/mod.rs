@@ -547,8 +547,8 @@ impl Make<'_> {
             }
             67..75 => Step::Resync {
                 pair: self.pair(),
-                direction: *self.rng.pick(&["param", "master", "both", "auto"]),
-                policy: *self.rng.pick(&["master", "master", "master", "param", "param", "error"]),
+                direction: self.rng.pick::<&str>(&["param", "master", "both", "auto"]),
+                policy: self.rng.pick::<&str>(&["master", "master", "master", "param", "param", "error"]),
             },
             75..78 => Step::Math { x: self.cell(), out: self.cell() },
             78..80 => {
