@@ -10,10 +10,10 @@ use crate::analysis::effects::{Access, Effects};
 use crate::analysis::facts::Facts;
 use crate::analysis::order::positions;
 use crate::analysis::pairs::Pairs;
-use crate::analysis::values::{Known, Value, ValueId, Values};
+use crate::analysis::values::{Choice, Known, Tuple, Value, ValueId, Values};
 use crate::entity::EntityId;
 use crate::ir::{AttrValue, BlockId, DType, OpId, OpRef, Program, Section};
-use crate::names::{Name, SeededMap, sym};
+use crate::names::{Name, SeededMap, Symbol, sym};
 use crate::ops::Effect;
 use rustc_hash::FxHashMap;
 
@@ -122,7 +122,15 @@ pub struct Exec<'a> {
     any_load: bool,
     files: Texts<'a>,
     keys: Texts<'a>,
-    versions: Vec<u32>,
+    /// for a file of unnamed tensors: keys by place
+    places: FxHashMap<(u32, u32), u32>,
+    /// forms of pure functions
+    forms: FxHashMap<Box<[u32]>, u32>,
+    /// How many saves there were. Two paths may name one file (a directory and a file in it, a link), so
+    /// that any save may have replaced any entry.
+    saves: u32,
+    /// how many decisions were made
+    choices: u32,
     open: Vec<bool>,
     /// whether the observer is told: not in the first sweeps of a loop body
     loud: bool,
@@ -136,11 +144,12 @@ pub struct Exec<'a> {
     order: [std::cell::OnceCell<Vec<u32>>; 2],
 }
 
-/// The floating dtypes that an op reads, as far as known.
+/// The floating dtypes that an op reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inputs {
     None,
     One(DType),
+    /// several, or not known
     Mixed,
 }
 
@@ -206,7 +215,10 @@ impl<'a> Exec<'a> {
             any_load: false,
             files: Texts::default(),
             keys: Texts::default(),
-            versions: Vec::new(),
+            places: FxHashMap::default(),
+            forms: FxHashMap::default(),
+            saves: 0,
+            choices: 0,
             open: vec![false; program.block_rows()],
             loud: true,
             loops: 0,
@@ -284,12 +296,19 @@ impl<'a> Exec<'a> {
     }
 
     /// Prepares for a step of main other than the first: whatever main writes and keeps is unknown,
-    /// except that each pair of `holding` agrees.
+    /// except that each pair of `holding` agrees. Temporaries do not outlive a section.
     pub fn enter_step(&mut self, holding: &[(usize, Form)]) {
+        for i in 0..self.state.len() {
+            if !self.cells.get(Name::from_index(i)).persistable {
+                self.state[i] = UNSET;
+            }
+        }
         let Some(global) = self.program.global_block(Section::Main) else { return };
         let mut written = Vec::new();
         let mut seen = vec![false; self.state.len()];
         for op in self.program.ops(global) {
+            // A later step finds what an earlier one saved.
+            self.saves += u32::from(self.effects.may_save(op));
             self.effects.each(op, |name, access| {
                 if access != Access::Read && !std::mem::replace(&mut seen[name.index()], true) {
                     written.push(name);
@@ -360,7 +379,7 @@ impl<'a> Exec<'a> {
         var.map_or(Known::Unknown, |v| Known::Is(self.program.var(v).dtype))
     }
 
-    /// Whether the floating inputs of an op are all of this dtype, as far as known.
+    /// The dtype of the floating inputs of an op. An input of a dtype that is not known may be of any.
     fn reads_only(&self, op: OpRef<'_>) -> Inputs {
         let mut seen = Inputs::None;
         for input in op.input_args() {
@@ -368,21 +387,23 @@ impl<'a> Exec<'a> {
             seen = match (known, seen) {
                 (Known::Is(d), Inputs::None) if d.is_float() => Inputs::One(d),
                 (Known::Is(d), Inputs::One(e)) if d.is_float() && d != e => return Inputs::Mixed,
-                (Known::UpToF32, _) => return Inputs::Mixed,
-                (_, seen) => seen,
+                (Known::Is(_), seen) => seen,
+                (Known::UpToF32 | Known::Unknown, _) => return Inputs::Mixed,
             };
         }
         seen
     }
 
-    /// The dtype of what an op computes: as declared, unless that is a floating type and the op
-    /// computes from another one.
+    /// The dtype of what an op computes: as declared, unless that is a floating type and the op computes
+    /// from another one (or one that is not known), or an attribute says another. A kernel goes by its
+    /// operands, not by declarations.
     fn computed(&self, op: OpRef<'_>, name: Name, inputs: Inputs) -> Known {
         let declared = self.declared(op, name);
         let Known::Is(d) = declared else { return declared };
         match inputs {
             Inputs::One(e) if d.is_float() && d != e => Known::Unknown,
             Inputs::Mixed if d.is_float() => Known::Unknown,
+            _ if says_other(op, sym::DTYPE, d) || says_other(op, sym::OUT_DTYPE, d) => Known::Unknown,
             _ => declared,
         }
     }
@@ -423,11 +444,11 @@ impl<'a> Exec<'a> {
         let effect = self.effects.effect(op);
         match effect {
             Effect::Copy | Effect::Cast => match (op.input(sym::X), op.output(sym::OUT)) {
-                (&[x], &[out]) => {
+                (&[x], &[out]) if op.output_args().count() == 1 => {
                     let x = self.value(x);
-                    let to = match (effect, op.attr(sym::OUT_DTYPE)) {
+                    let to = match (effect, cast_to(op)) {
                         (Effect::Copy, _) => None,
-                        (_, Some(AttrValue::Int(code))) => Some(DType::from_code(*code)),
+                        (_, Some(to)) => Some(to),
                         _ => return self.all_opaque(op, observer),
                     };
                     let v = match to {
@@ -439,27 +460,21 @@ impl<'a> Exec<'a> {
                 _ => self.all_opaque(op, observer),
             },
             Effect::Pure => {
-                let args: Vec<_> = op.input_args().map(|n| self.value(n)).collect();
+                // All are read before one is written.
+                let args = self.arguments(op);
                 // They move values: the result has the dtype of what is moved.
                 let known = self.moved(&args);
                 let args = self.values.tuple(&args);
-                for (i, name) in op.output_args().enumerate() {
-                    let v = self.values.apply(op.kind(), op.data().attrs, i as u32, args, known);
-                    self.set(op, name, v, observer);
+                for slot in op.outputs() {
+                    for (i, &name) in slot.args.iter().enumerate() {
+                        let v = self.pure(op, (slot.name, i), args, known);
+                        self.set(op, name, v, observer);
+                    }
                 }
             }
             Effect::Init => {
-                let dtype = match op.attr(sym::DTYPE) {
-                    Some(AttrValue::Int(code)) => Some(DType::from_code(*code)),
-                    _ => None,
-                };
+                let known = init_dtype(op).map_or(Known::Unknown, Known::Is);
                 for (i, name) in op.output_args().enumerate() {
-                    // Without the attribute these ops write float32; only the declaration can confirm it.
-                    let known = match (dtype, self.declared(op, name)) {
-                        (Some(dtype), _) => Known::Is(dtype),
-                        (None, Known::Is(DType::F32)) => Known::Is(DType::F32),
-                        (None, _) => Known::Unknown,
-                    };
                     let v = self.values.fresh(Value::Init(op.id, i as u32), known);
                     self.set(op, name, v, observer);
                 }
@@ -467,17 +482,35 @@ impl<'a> Exec<'a> {
             Effect::Opaque => self.all_opaque(op, observer),
             Effect::Optimizer(wants) => self.optimizer(op, wants, observer),
             Effect::Load => self.load(op, observer),
-            Effect::Save => {
-                let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("");
-                let file = self.file(path);
-                self.versions[file as usize] += 1;
-            }
+            Effect::Save => self.saves += 1,
             Effect::AmpInit => self.amp_init(op, observer),
             Effect::Resync => self.resync(op, observer),
             Effect::Cond => self.cond(op, observer),
             Effect::While => self.while_loop(op, observer),
             Effect::Unknown => self.unknown(op, observer),
         }
+    }
+
+    /// The values of an op's inputs, then of its attributes' variables.
+    pub fn arguments(&mut self, op: OpRef<'_>) -> Vec<ValueId> {
+        op.input_args().chain(op.attr_vars()).map(|n| self.value(n)).collect()
+    }
+
+    /// What an output of a pure op (by its slot and place in it) is on these arguments.
+    pub fn pure(&mut self, op: OpRef<'_>, (slot, index): (Symbol, usize), args: Tuple, known: Known) -> ValueId {
+        let slots = op.inputs().flat_map(|s| [s.name.index() as u32, s.args.len() as u32]);
+        let form: Vec<u32> = slots.chain([slot.index() as u32, index as u32]).collect();
+        let next = self.forms.len() as u32;
+        let form = match self.forms.get(&form[..]) {
+            Some(&form) => form,
+            None => *self.forms.entry(form.into()).or_insert(next),
+        };
+        self.values.apply(op.kind(), op.data().attrs, form, args, known)
+    }
+
+    fn choice(&mut self, op: OpId) -> Choice {
+        self.choices += 1;
+        Choice { op, run: self.choices }
     }
 
     /// The one dtype of these values; unknown when they differ.
@@ -496,6 +529,7 @@ impl<'a> Exec<'a> {
     }
 
     fn unknown(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
+        self.saves += u32::from(self.effects.may_save(op));
         let mut names = Vec::new();
         self.effects.each(op, |name, access| {
             if access != Access::Read {
@@ -509,14 +543,6 @@ impl<'a> Exec<'a> {
         }
     }
 
-    fn file(&mut self, path: &'a str) -> u32 {
-        let file = self.files.number(path);
-        if file as usize == self.versions.len() {
-            self.versions.push(0);
-        }
-        file
-    }
-
     /// The path of a file number.
     pub fn file_path(&self, file: u32) -> &'a str {
         self.files.text(file)
@@ -524,28 +550,30 @@ impl<'a> Exec<'a> {
 
     /// The text of a key number.
     pub fn key_text(&self, key: u32) -> &'a str {
-        self.keys.text(key)
+        let place = self.places.iter().find(|&(_, &k)| k == key);
+        self.keys.text(place.map_or(key, |(&(name, _), _)| name))
     }
+}
 
-    fn load(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
-        self.any_load = true;
-        let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("");
-        let file = self.file(path);
-        let version = self.versions[file as usize];
-        let keys = op.attr(sym::KEYS).and_then(AttrValue::as_strs).unwrap_or(&[]);
-        let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints).unwrap_or_default();
-        for (i, name) in op.output_args().enumerate() {
-            let key = keys.get(i).map_or(self.program.name(name), |k| k);
-            let key = self.keys.number(key);
-            let known = match stored.get(i) {
-                Some(&code) => i32::try_from(code).map_or(Known::Unknown, |c| Known::Is(DType::from_code(c))),
-                // What a 16-bit cell may be loaded from (SEMANTICS §8); the interpreter refuses the rest.
-                None if self.cells.dtype(self.program, name).is_some_and(DType::is_low) => Known::UpToF32,
-                None => Known::Unknown,
-            };
-            let v = self.values.load(file, key, version, known);
-            self.set(op, name, v, observer);
-            self.unread[name.index()] = Some(op.id);
-        }
+/// The dtype that a cast gives; none when it does not say.
+pub(super) fn cast_to(op: OpRef<'_>) -> Option<DType> {
+    op.attr(sym::OUT_DTYPE).and_then(AttrValue::as_int).filter(|&c| c != -1).and_then(dtype_of)
+}
+
+/// The dtype that an initialiser writes.
+fn init_dtype(op: OpRef<'_>) -> Option<DType> {
+    match op.attr(sym::DTYPE) {
+        Some(value) if value.as_int() != Some(-1) => value.as_int().and_then(dtype_of),
+        // Kinds of integers have another default.
+        _ => matches!(op.kind_str(), "fill_constant" | "uniform_random" | "gaussian_random" | "assign_value")
+            .then_some(DType::F32),
     }
+}
+
+fn says_other(op: OpRef<'_>, attr: Symbol, than: DType) -> bool {
+    op.attr(attr).and_then(AttrValue::as_int).is_some_and(|c| c != -1 && c != i64::from(than.code()))
+}
+
+fn dtype_of(code: i64) -> Option<DType> {
+    i32::try_from(code).ok().map(DType::from_code)
 }

@@ -1,10 +1,10 @@
 //! Are derived copies, and 16-bit parameters without a master, as they must be when main starts?
 
 use super::{Finding, Subject, Verdict, When, typed};
-use crate::analysis::exec::{Exec, Writer};
+use crate::analysis::exec::{Exec, Writer, cast_to};
 use crate::analysis::values::{Known, Tuple, Value, ValueId};
-use crate::ir::{DType, OpRef, Section};
-use crate::names::{Name, sym};
+use crate::ir::{OpRef, Section};
+use crate::names::{Name, Symbol};
 use crate::ops::Effect;
 use rustc_hash::FxHashSet;
 
@@ -22,12 +22,13 @@ pub(super) fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
         // An op that overwrites what it reads leaves nothing to compare with.
         let sources: FxHashSet<Name> = inputs.iter().copied().collect();
         let in_place = op.output_args().any(|n| sources.contains(&n));
-        if in_place || !inputs.iter().all(|&n| exec.cells.get(n).persistable) {
+        if in_place || !inputs.iter().copied().chain(op.attr_vars()).all(|n| exec.cells.get(n).persistable) {
             continue;
         }
         let newest = inputs.iter().copied().find(|&n| exec.writer(n) != Writer::Nobody).unwrap_or(source);
         let mut made: Option<[Derivation; 2]> = None;
-        for (i, cell) in op.output_args().enumerate() {
+        let outputs = op.outputs().flat_map(|s| s.args.iter().enumerate().map(move |(i, &cell)| (s.name, i, cell)));
+        for (slot, i, cell) in outputs {
             if exec.writer(cell) != Writer::Op(op.id) || !exec.cells.get(cell).persistable {
                 continue;
             }
@@ -39,8 +40,8 @@ pub(super) fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
                 continue;
             }
             let made = made.get_or_insert_with(|| {
-                let args: Vec<ValueId> = inputs.iter().map(|&n| exec.value(n)).collect();
-                // A copy that was made before its source was narrowed in place holds the same at more precision.
+                let args = exec.arguments(op);
+                // A copy that was made before its source was narrowed in place holds what the source held then.
                 let wide = args.iter().map(|&v| match exec.values.get(v) {
                     Value::Cast(d, inner) if d.is_low() => inner,
                     _ => v,
@@ -49,7 +50,7 @@ pub(super) fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
                 [Derivation::of(exec, &args), Derivation::of(exec, &wide)]
             });
             let now = exec.value(cell);
-            let holds = made.iter().any(|args| again(exec, op, i, args, now) == Some(now));
+            let holds = made.iter().any(|args| again(exec, op, (slot, i), args) == Some(now));
             let mut findings = Vec::new();
             if !holds {
                 findings.push(Finding::Stale {
@@ -78,20 +79,13 @@ impl Derivation {
     }
 }
 
-/// What output `i` of a derivation would be on these arguments; `now` is what it is.
-fn again(exec: &mut Exec<'_>, op: OpRef<'_>, i: usize, args: &Derivation, now: ValueId) -> Option<ValueId> {
-    Some(match exec.effects.effect(op) {
-        Effect::Copy => args.first,
-        Effect::Cast => match exec.values.get(now) {
-            // The term says to which dtype; a cast to the source's own dtype leaves none.
-            Value::Cast(d, _) => exec.values.cast(d, args.first),
-            _ => {
-                let code = op.attr(sym::OUT_DTYPE).and_then(|v| v.as_int())?;
-                exec.values.cast(DType::from_code(code as i32), args.first)
-            }
-        },
-        _ => exec.values.apply(op.kind(), op.data().attrs, i as u32, args.all, args.known),
-    })
+/// What an output of a derivation would be on these arguments.
+fn again(exec: &mut Exec<'_>, op: OpRef<'_>, output: (Symbol, usize), args: &Derivation) -> Option<ValueId> {
+    match exec.effects.effect(op) {
+        Effect::Copy => Some(args.first),
+        Effect::Cast => cast_to(op).map(|to| exec.values.cast(to, args.first)),
+        _ => Some(exec.pure(op, output, args.all, args.known)),
+    }
 }
 
 /// 16-bit parameters without a master: only the run-time dtype is claimed.
