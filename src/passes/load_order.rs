@@ -81,7 +81,7 @@ impl Pass for LoadOrder {
         let mut budget = room;
         for &(pos, load) in loads.iter().rev() {
             let r = program.op(load);
-            let (mut init, mut barrier) = (None, usize::MAX);
+            let (mut init, mut barrier, mut nearest) = (None, usize::MAX, usize::MAX);
             if !spend(&mut budget, events.count(r)) {
                 continue;
             }
@@ -92,11 +92,12 @@ impl Pass for LoadOrder {
                     Role::Initialiser => init = Some(other),
                     // Narrows what the initialiser overwrites.
                     Role::Target if effects.effect(op) == Effect::AmpInit => {}
-                    Role::Barrier if late.contains_key(&other) => {}
+                    // Another load that goes behind an initialiser; it must not be left before this one.
+                    Role::Barrier if late.contains_key(&other) => nearest = nearest.min(late[&other]),
                     Role::Target | Role::Barrier => barrier = barrier.min(other),
                 }
             }
-            if let Some(init) = init.filter(|&init| !pinned(r) && init < barrier) {
+            if let Some(init) = init.filter(|&init| !pinned(r) && init < barrier && init <= nearest) {
                 late.insert(pos, init);
             }
         }
