@@ -10,6 +10,7 @@ pub(super) enum Content {
     Safetensors,
     Stream,
     SelectedRows,
+    Npz,
     Pickle,
     Unknown,
 }
@@ -19,6 +20,7 @@ pub(super) fn describe(content: Content) -> &'static str {
     match content {
         Content::Safetensors => "is a safetensors file, a checkpoint of its own",
         Content::Stream => "is a tensor stream",
+        Content::Npz => "is a NumPy archive, a file of its own",
         Content::SelectedRows => "holds SelectedRows (a sparse gradient), which no parameter is",
         Content::Pickle => "is a pickle (paddle.save), which this version does not read",
         Content::Unknown => "is no tensor",
@@ -33,6 +35,8 @@ pub(super) fn content(source: &Source) -> Result<Content, CkptError> {
         // A header size below 2^48, then the header. In a tensor stream, the byte of the brace
         // belongs to a count of at most 16.
         [_, _, _, _, _, _, 0, 0, b'{', ..] => Content::Safetensors,
+        // `paddle.save` writes no ZIP file.
+        [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => Content::Npz,
         // Protocols 2 to 5 begin with the opcode PROTO; older ones have no mark.
         [0x80, 2..=5, ..] => Content::Pickle,
         head if sniff(head) => match read_one(source, 0) {

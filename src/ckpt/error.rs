@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 /// The formats that [`open`](super::open) recognises.
-pub const KNOWN_FORMATS: &str = "safetensors, Paddle tensor stream, directory of Paddle tensor streams";
+pub const KNOWN_FORMATS: &str =
+    "safetensors, Paddle tensor stream, NumPy archive (npz), directory of Paddle tensor streams";
 
 /// Why a checkpoint could not be read or written.
 #[derive(Debug, thiserror::Error)]

@@ -9,6 +9,7 @@
 //! | safetensors | [`open`] | [`write_safetensors`] |
 //! | Paddle tensor stream, one tensor (`save`, `load`) | [`open`] | [`write_stream`], [`convert_to_streams`] |
 //! | Paddle tensor streams in one file (`save_combine`, `load_combine`) | [`open_combined`] | [`write_combined`] |
+//! | NumPy archive (`np.savez`), as a source of feeds | [`open`] | no |
 //! | directory of tensor streams (`save_vars`) | [`open`] | [`convert_to_streams`] |
 //!
 //! ```
@@ -51,6 +52,10 @@
 //! 17. an element type that nobody knows (typed error), or that Paddle does not (listed, readable)
 //! 18. too many dimensions, a name without end
 //!
+//! NumPy archives
+//! 26. cut at any byte; a directory, a member or a header that points elsewhere, or is of another length
+//! 27. compressed or encrypted members, Fortran order, big-endian numbers, Python objects
+//!
 //! Files
 //! 19. a pipe, a device, an empty file, an empty directory
 //! 20. a directory with foreign, hidden and combined files, links to itself, directories without end
@@ -70,6 +75,7 @@ mod error;
 mod index;
 pub mod limits;
 mod map;
+mod npz;
 mod open;
 mod safetensors;
 mod stream;
@@ -80,6 +86,7 @@ pub use convert::convert_to_streams;
 pub use dir::StreamDir;
 pub use error::{CkptError, KNOWN_FORMATS};
 pub use map::Access;
+pub use npz::NpzFile;
 pub use open::{open, open_with};
 pub use safetensors::{SafetensorsFile, write_safetensors};
 pub use stream::{StreamFile, open_combined, write_combined, write_stream};
@@ -118,7 +125,7 @@ pub struct Skipped {
 pub trait Checkpoint: Send + Sync {
     /// Where it was opened.
     fn path(&self) -> &Path;
-    /// The format's name (`safetensors`, `tensor-stream`, `tensor-stream-combined`, `tensor-stream-dir`).
+    /// The format's name (`safetensors`, `npz`, `tensor-stream`, `tensor-stream-combined`, `tensor-stream-dir`).
     fn format(&self) -> &'static str;
     /// All tensors, in file order; a directory's by name.
     fn entries(&self) -> &[TensorEntry];

@@ -5,6 +5,7 @@ use super::detect::{Content, content, describe};
 use super::dir::StreamDir;
 use super::error::{CkptError, KNOWN_FORMATS};
 use super::map::{Access, Source};
+use super::npz::NpzFile;
 use super::safetensors::SafetensorsFile;
 use super::stream::StreamFile;
 use std::path::Path;
@@ -25,6 +26,7 @@ pub fn open_with(path: &Path, access: Access) -> Result<Box<dyn Checkpoint>, Ckp
     let source = Source::open(path, Access::Read)?;
     match content(&source)? {
         Content::Safetensors => Ok(Box::new(SafetensorsFile::open(path, access)?)),
+        Content::Npz => Ok(Box::new(NpzFile::open(path, access)?)),
         Content::Stream => Ok(Box::new(StreamFile::open(path, access)?)),
         what @ (Content::SelectedRows | Content::Pickle) => Err(CkptError::unsupported(path, describe(what))),
         Content::Unknown => Err(CkptError::UnknownFormat { path: path.into(), known: KNOWN_FORMATS }),
