@@ -16,6 +16,7 @@ use crate::ir::{AttrValue, BlockId, DType, OpId, OpRef, Program, Section};
 use crate::names::{Name, SeededMap, sym};
 use crate::ops::{Effect, Wants};
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 mod control;
 
@@ -122,6 +123,8 @@ pub struct Exec<'a> {
     files: Texts<'a>,
     keys: Texts<'a>,
     versions: Vec<u32>,
+    /// by file: its path
+    paths: Vec<Arc<str>>,
     open: Vec<bool>,
     /// whether the observer is told: not in the first sweeps of a loop body
     loud: bool,
@@ -206,6 +209,7 @@ impl<'a> Exec<'a> {
             files: Texts::default(),
             keys: Texts::default(),
             versions: Vec::new(),
+            paths: Vec::new(),
             open: vec![false; program.block_rows()],
             loud: true,
             loops: 0,
@@ -552,13 +556,15 @@ impl<'a> Exec<'a> {
         let file = self.files.number(path);
         if file as usize == self.versions.len() {
             self.versions.push(0);
+            self.paths.push(path.into());
         }
         file
     }
 
     /// The path of a file number.
-    pub fn file_path(&self, file: u32) -> &'a str {
-        self.files.text(file)
+    pub fn file_path(&self, file: u32) -> Arc<str> {
+        // Shared: every pair of a program may be loaded from one file.
+        self.paths.get(file as usize).cloned().unwrap_or_default()
     }
 
     /// The text of a key number.

@@ -234,7 +234,7 @@ impl Checkpoints {
         let Obligation::EntriesAgree { file, param, master_file, master } = obligation else { return Ok(None) };
         self.get(file)?;
         self.get(master_file)?;
-        let (a, b) = (&*self.open[file], &*self.open[master_file]);
+        let (a, b) = (&*self.open[&**file], &*self.open[&**master_file]);
         let (Some(i), Some(k)) = (a.find(param), b.find(master)) else { return Ok(None) };
         Ok(Some(match ckpt::agree_narrowed((a, i), (b, k), pair.low)? {
             None => Settled::Holds,
