@@ -539,3 +539,10 @@ fn odd_numbers_and_marks_are_read() {
     let marked = [b"\xef\xbb\xbf".as_slice(), &run(&["show", MAIN]).out].concat();
     assert_eq!(fed(&marked, &["show", "-"]).exits(0).out, run(&["show", MAIN]).out);
 }
+
+#[test]
+fn a_text_that_keeps_another_program_beside_its_own_is_refused() {
+    // To read, the op is a relu; what would be written is a tanh.
+    let text = b"program {\n  main {\n    relu() verbatim x\"1a0474616e68\"\n  }\n}\n";
+    fed(text, &["show", "-", "--as", "proto"]).exits(2).says(&["main: blocks[0].ops[0]", "something else"]);
+}
