@@ -240,6 +240,7 @@ known! {
     OP_NAMESCOPE = "op_namescope", OP_CALLSTACK = "op_callstack", SUB_BLOCK = "sub_block",
     MULTI_PRECISION = "multi_precision", REWRITE_MASTER = "rewrite_master", DIRECTION = "direction",
     ON_CONFLICT = "on_conflict", VALUE = "value", STR_VALUE = "str_value", WITH_QUANT_ATTR = "with_quant_attr",
+    LOAD_AS_FP16 = "load_as_fp16",
 }
 
 /// The interner of op kinds, slots and attribute names; [`sym`] holds at fixed ids.

@@ -16,7 +16,7 @@ fn main_of(blocks: &[&str]) -> Program {
         let (open, close) = if i == 0 { (String::new(), "") } else { (format!("block {i} in 0 {{\n"), "}\n") };
         text.push_str(&open);
         text.push_str(block);
-        text.push_str("\n");
+        text.push('\n');
         text.push_str(close);
     }
     text.push_str("  }\n}\n");

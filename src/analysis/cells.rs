@@ -1,10 +1,12 @@
 //! What do startup and main declare about each storage cell? One dense row per name.
+//!
+//! A persistable is one cell, wherever it is declared: also a sub-block's declaration of one counts.
 
 use crate::entity::EntityId;
 use crate::ir::{DType, Program, Section, VarFlag, VarId};
 use crate::names::Name;
 
-/// The global declarations of a cell.
+/// The declarations of a cell: those of the global blocks, and of persistables also those of sub-blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cell {
     /// in startup
@@ -33,16 +35,24 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// Reads the global blocks of both sections.
+    /// Reads the declarations of both sections.
     pub fn new(program: &Program) -> Self {
         let none = Row { vars: [NONE; 2], persistable: false, is_parameter: false };
         let mut rows = vec![none; program.names().len()];
+        for block in Section::ALL.into_iter().flat_map(|s| program.section_blocks(s)) {
+            for &id in &program.block(block).vars {
+                let var = program.var(id);
+                rows[var.name.index()].persistable |= var.persistable();
+            }
+        }
         for section in Section::ALL {
-            let Some(global) = program.global_block(section) else { continue };
-            for &id in &program.block(global).vars {
+            let blocks = program.section_blocks(section);
+            for (block, &id) in blocks.flat_map(|b| program.block(b).vars.iter().map(move |v| (b, v))) {
                 let var = program.var(id);
                 let cell = &mut rows[var.name.index()];
-                cell.persistable |= var.persistable();
+                if program.block(block).index != 0 && !cell.persistable {
+                    continue;
+                }
                 cell.is_parameter |= var.flags.is(VarFlag::IsParameter);
                 let place = &mut cell.vars[section as usize];
                 if *place == NONE {

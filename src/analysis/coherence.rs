@@ -7,14 +7,16 @@
 //! What is checked (SEMANTICS §5): **in step** at main's entry, at the end of a step, and before every
 //! op of main that reads either cell; **typed** and **lossless** at main's entry. **Fresh** follows from
 //! in step: equal terms descend from the same loads; a load that an initialiser overwrites is
-//! reported apart.
+//! reported apart. Of a derived copy, only that it is what its op would make of its sources at main's
+//! entry: main may mean to update the source alone.
 
-use crate::analysis::exec::{Exec, ExecOptions, Form, Observer, Silent, Writer};
+use crate::analysis::effects::Access;
+use crate::analysis::exec::{Exec, ExecOptions, Form, Observer, Operands, Silent, Writer, cast_to};
 use crate::analysis::facts::Facts;
 use crate::analysis::pairs::Pair;
-use crate::analysis::values::{Known, Tuple, Value, ValueId};
+use crate::analysis::values::{Known, Value, ValueId};
 use crate::ir::{DType, F32, OpId, OpRef, Program, Section};
-use crate::names::{Name, SeededSet, sym};
+use crate::names::{Name, SeededSet, Symbol, sym};
 use crate::ops::{Effect, Ops};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
@@ -220,6 +222,31 @@ pub enum Settled {
 }
 
 /// Proves what can be proved of a program, with the crate's op table.
+///
+/// ```
+/// use mastercast::analysis::coherence;
+/// let (program, found) = mastercast::text::parse(r#"
+///   program {
+///     startup {
+///       param w : f32[2] persistable
+///       var w_fp32_master_0 : f32[2] persistable
+///       (Out: w) = fill_constant() {dtype: f32, shape: [2L], value: 0.5f}
+///       (Out: w_fp32_master_0) = cast(X: w) {in_dtype: f32, out_dtype: f32}
+///       (Out: w) = load() {file_path: "ckpt.safetensors", stored_dtypes: [f32]}
+///       (Out: w) = amp_init(X: w) {dtype: f16}
+///     }
+///     main {
+///       param w : f16[2] persistable
+///       var w_fp32_master_0 : f32[2] persistable
+///     }
+///   }"#, "job");
+/// assert!(found.is_empty());
+/// // The load came after the master was cast: the master still holds the initial value.
+/// let proof = coherence(&program);
+/// assert!(!proof.proved());
+/// let said = mastercast::analysis::diagnostics(&proof, &program);
+/// assert_eq!(said.iter().next().unwrap().code.as_str(), "stale-master");
+/// ```
 pub fn coherence(program: &Program) -> Coherence {
     coherence_with(program, Ops::standard(), &[], ExecOptions::default())
 }
@@ -252,12 +279,17 @@ pub fn prove(facts: &Facts<'_>, options: ExecOptions) -> Coherence {
 
     // What held at entry must hold through a step, for every step.
     let lost = |f: &Finding| matches!(f, Finding::Stale { .. } | Finding::Unset);
+    let open = |f: &Finding| matches!(f, Finding::Unproved { .. });
     let holding: Vec<(usize, Form)> = (0..pairs.rows().len())
         .filter_map(|i| match options.assume_entry {
             // Once mended a pair is narrowed.
             true if !verdicts[i].proved() => Some((i, Form::Narrow)),
             _ if verdicts[i].findings.iter().any(lost) => None,
-            _ => exec.form(i).map(|f| (i, f)),
+            _ => match exec.form(i) {
+                // Somebody may settle what is open at entry, and must not learn less of main for it.
+                None if verdicts[i].findings.iter().all(open) => Some((i, Form::Narrow)),
+                form => form.map(|f| (i, f)),
+            },
         })
         .collect();
     let masters: Vec<Known> = holding.iter().map(|&(i, _)| known_master(&mut exec, i)).collect();
@@ -312,7 +344,7 @@ fn entry_findings(exec: &mut Exec<'_>, i: usize, no_startup: bool, verdict: &mut
     for (cell, v, declared) in [(pair.param, p, pair.low), (pair.master, m, DType::F32)] {
         typed(exec, cell, v, declared, findings);
     }
-    match lossy(exec, m, 0) {
+    match exec.values.rounded(m) {
         Some(true) => findings.push(Finding::Lossy { writer: exec.writer(pair.master) }),
         Some(false) => {}
         None => findings.push(unproved(Obligation::Rounded(pair.master))),
@@ -340,12 +372,16 @@ fn typed(exec: &mut Exec<'_>, cell: Name, v: ValueId, declared: DType, findings:
             let obligation = match s.unknown {
                 Some(op) => Obligation::UnknownOp(op),
                 None if !s.loads.is_empty() => Obligation::StoredDtype(cell),
-                // Nothing wrote it; that is told of the pair.
-                None if matches!(exec.values.get(v), Value::Entry(_)) => return,
-                None => Obligation::RunDtype(cell),
+                None => match s.entry {
+                    Some(name) => Obligation::NeverWritten(name),
+                    None => Obligation::RunDtype(cell),
+                },
             };
-            if !findings.contains(&unproved(obligation.clone())) {
-                findings.push(unproved(obligation));
+            let never = |f: &Finding| matches!(f, Finding::Unproved { obligation: Obligation::NeverWritten(_), .. });
+            // That nothing wrote a pair is told once.
+            let finding = unproved(obligation);
+            if !findings.contains(&finding) && !(never(&finding) && findings.iter().any(never)) {
+                findings.push(finding);
             }
         }
     }
@@ -353,27 +389,6 @@ fn typed(exec: &mut Exec<'_>, cell: Name, v: ValueId, declared: DType, findings:
 
 /// Terms looked at below one value: there may be as many values as ops.
 const LEAVES: usize = 1024;
-
-/// Whether a master was rounded through 16 bits with float32 at hand; `None` when that hangs on a
-/// stored dtype.
-fn lossy(exec: &Exec<'_>, m: ValueId, depth: usize) -> Option<bool> {
-    match exec.values.get(m) {
-        Value::Cast(DType::F32, low) => match exec.values.get(low) {
-            Value::Cast(d, v) if d.is_low() => match exec.values.known(v) {
-                Known::Is(DType::F32 | DType::F64) => Some(true),
-                Known::UpToF32 => None,
-                _ => Some(false),
-            },
-            _ => Some(false),
-        },
-        Value::Join(_, a, b) if depth < 8 => match (lossy(exec, a, depth + 1), lossy(exec, b, depth + 1)) {
-            (Some(true), _) | (_, Some(true)) => Some(true),
-            (Some(false), Some(false)) => Some(false),
-            _ => None,
-        },
-        _ => Some(false),
-    }
-}
 
 #[derive(Default)]
 struct Sources {
@@ -445,7 +460,8 @@ fn plain_load(exec: &Exec<'_>, mut v: ValueId) -> Option<(u32, u32)> {
     loop {
         match exec.values.get(v) {
             Value::Cast(_, inner) => v = inner,
-            Value::Load { file, key, .. } => return Some((file, key)),
+            // After a save the file is no longer what the caller can look at.
+            Value::Load { file, key, version: 0, .. } => return Some((file, key)),
             _ => return None,
         }
     }
@@ -465,12 +481,13 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
         // An op that overwrites what it reads leaves nothing to compare with.
         let sources: FxHashSet<Name> = inputs.iter().copied().collect();
         let in_place = op.output_args().any(|n| sources.contains(&n));
-        if in_place || !inputs.iter().all(|&n| exec.cells.get(n).persistable) {
+        if in_place || !inputs.iter().copied().chain(op.attr_vars()).all(|n| exec.cells.get(n).persistable) {
             continue;
         }
         let newest = inputs.iter().copied().find(|&n| exec.writer(n) != Writer::Nobody).unwrap_or(source);
         let mut made: Option<[Derivation; 2]> = None;
-        for (i, cell) in op.output_args().enumerate() {
+        let outputs = op.outputs().flat_map(|s| s.args.iter().enumerate().map(move |(i, &cell)| (s.name, i, cell)));
+        for (slot, i, cell) in outputs {
             if exec.writer(cell) != Writer::Op(op.id) || !exec.cells.get(cell).persistable {
                 continue;
             }
@@ -482,17 +499,17 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
                 continue;
             }
             let made = made.get_or_insert_with(|| {
-                let args: Vec<ValueId> = inputs.iter().map(|&n| exec.value(n)).collect();
-                // A copy that was made before its source was narrowed in place holds the same at more precision.
+                let args = exec.arguments(op);
+                // A copy that was made before its source was narrowed in place holds what the source held then.
                 let wide = args.iter().map(|&v| match exec.values.get(v) {
                     Value::Cast(d, inner) if d.is_low() => inner,
                     _ => v,
                 });
                 let wide: Vec<ValueId> = wide.collect();
-                [Derivation::of(exec, &args), Derivation::of(exec, &wide)]
+                [Derivation::of(exec, op, &args), Derivation::of(exec, op, &wide)]
             });
             let now = exec.value(cell);
-            let holds = made.iter().any(|args| again(exec, op, i, args, now) == Some(now));
+            let holds = made.iter().any(|args| again(exec, op, (slot, i), args) == Some(now));
             let mut findings = Vec::new();
             if !holds {
                 findings.push(Finding::Stale {
@@ -511,30 +528,22 @@ fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
 /// Arguments that a copy may have been derived from; there is at least one.
 struct Derivation {
     first: ValueId,
-    all: Tuple,
-    known: Known,
+    all: Operands,
 }
 
 impl Derivation {
-    fn of(exec: &mut Exec<'_>, args: &[ValueId]) -> Derivation {
-        Derivation { first: args[0], all: exec.values.tuple(args), known: exec.moved(args) }
+    fn of(exec: &mut Exec<'_>, op: OpRef<'_>, args: &[ValueId]) -> Derivation {
+        Derivation { first: args[0], all: exec.operands(op, args) }
     }
 }
 
-/// What output `i` of a derivation would be on these arguments; `now` is what it is.
-fn again(exec: &mut Exec<'_>, op: OpRef<'_>, i: usize, args: &Derivation, now: ValueId) -> Option<ValueId> {
-    Some(match exec.effects.effect(op) {
-        Effect::Copy => args.first,
-        Effect::Cast => match exec.values.get(now) {
-            // The term says to which dtype; a cast to the source's own dtype leaves none.
-            Value::Cast(d, _) => exec.values.cast(d, args.first),
-            _ => {
-                let code = op.attr(sym::OUT_DTYPE).and_then(|v| v.as_int())?;
-                exec.values.cast(DType::from_code(code as i32), args.first)
-            }
-        },
-        _ => exec.values.apply(op.kind(), op.data().attrs, i as u32, args.all, args.known),
-    })
+/// What an output of a derivation would be on these arguments.
+fn again(exec: &mut Exec<'_>, op: OpRef<'_>, output: (Symbol, usize), args: &Derivation) -> Option<ValueId> {
+    match exec.effects.effect(op) {
+        Effect::Copy => Some(args.first),
+        Effect::Cast => cast_to(op).map(|to| exec.values.cast(to, args.first)),
+        _ => Some(exec.pure(op, output, &args.all)),
+    }
 }
 
 /// 16-bit parameters without a master: only the run-time dtype is claimed.
@@ -589,9 +598,17 @@ impl Observer for Watch {
         if matches!(effect, Effect::Resync | Effect::AmpInit | Effect::Load) {
             return;
         }
-        for name in op.input_args() {
-            self.read(exec, op, name);
+        // A control op reads its condition; what its block reads is seen there, or told by `skipped`.
+        if matches!(effect, Effect::Cond | Effect::While) {
+            return;
         }
+        let mut reads = Vec::new();
+        exec.effects.each(op, |name, access| {
+            if access == Access::Read && pairs.has(name) {
+                reads.push(name);
+            }
+        });
+        reads.into_iter().for_each(|name| self.read(exec, op, name));
     }
 
     fn skipped(&mut self, exec: &mut Exec<'_>, op: OpRef<'_>) {

@@ -30,6 +30,8 @@ pub struct BlockEffect {
     pub writes: Vec<Name>,
     /// whether an op of unknown kind, or a block that contains itself, is inside
     pub unknown: bool,
+    /// whether an op inside may write a file
+    pub saves: bool,
 }
 
 /// Effects of a program's ops.
@@ -103,6 +105,7 @@ impl<'p> Effects<'p> {
         let mut out = BlockEffect::default();
         for op in self.program.ops(block) {
             // A block that is still open contains itself; the verifier reports it.
+            out.saves |= self.may_save(op);
             out.unknown |= self.effect(op) == Effect::Unknown
                 || op.sub_blocks().any(|b| state[b] == Visit::Open || self.blocks[b].unknown);
             self.each(op, |name, access| {
@@ -155,6 +158,12 @@ impl<'p> Effects<'p> {
                 }
             }
         }
+    }
+
+    /// Whether an op, or one in its sub-blocks, may write a file.
+    pub fn may_save(&self, op: OpRef<'_>) -> bool {
+        matches!(self.effect(op), Effect::Save | Effect::Unknown)
+            || op.has_sub_blocks() && op.sub_blocks().any(|b| self.blocks[b].saves)
     }
 
     /// The effect class of an op. What runs sub-blocks and is no control op of the table is unknown.

@@ -10,10 +10,10 @@ use crate::analysis::effects::{Access, Effects};
 use crate::analysis::facts::Facts;
 use crate::analysis::order::positions;
 use crate::analysis::pairs::Pairs;
-use crate::analysis::values::{Known, Value, ValueId, Values};
+use crate::analysis::values::{Choice, Known, Tuple, Value, ValueId, Values};
 use crate::entity::EntityId;
 use crate::ir::{AttrValue, BlockId, DType, OpId, OpRef, Program, Section};
-use crate::names::{Name, SeededMap, sym};
+use crate::names::{Name, SeededMap, Symbol, sym};
 use crate::ops::{Effect, Wants};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -78,6 +78,14 @@ pub struct ExecOptions {
 /// turn, come near; beyond it nothing is known of what a block writes.
 const STEPS_A_ROW: u64 = 256;
 
+/// What a pure op computes from: its arguments, and how they stand in its slots.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    args: Tuple,
+    known: Known,
+    form: u32,
+}
+
 /// Texts with numbers, in order of first use.
 #[derive(Default)]
 struct Texts<'a> {
@@ -121,10 +129,20 @@ pub struct Exec<'a> {
     /// whether a load has been met at all
     any_load: bool,
     files: Texts<'a>,
-    keys: Texts<'a>,
-    versions: Vec<u32>,
     /// by file: its path
     paths: Vec<Arc<str>>,
+    keys: Texts<'a>,
+    /// for a file of unnamed tensors: keys by place
+    places: SeededMap<(u32, u32), u32>,
+    /// by such a key, counted from the last number down: the key that it is made of
+    named: Vec<u32>,
+    /// forms of pure functions
+    forms: SeededMap<Box<[u32]>, u32>,
+    /// How many saves there were. Two paths may name one file (a directory and a file in it, a link), so
+    /// that any save may have replaced any entry.
+    saves: u32,
+    /// how many decisions were made
+    choices: u32,
     open: Vec<bool>,
     /// whether the observer is told: not in the first sweeps of a loop body
     loud: bool,
@@ -138,11 +156,12 @@ pub struct Exec<'a> {
     order: [std::cell::OnceCell<Vec<u32>>; 2],
 }
 
-/// The floating dtypes that an op reads, as far as known.
+/// The floating dtypes that an op reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inputs {
     None,
     One(DType),
+    /// several, or not known
     Mixed,
 }
 
@@ -207,9 +226,13 @@ impl<'a> Exec<'a> {
             unread: vec![None; n],
             any_load: false,
             files: Texts::default(),
-            keys: Texts::default(),
-            versions: Vec::new(),
             paths: Vec::new(),
+            keys: Texts::default(),
+            places: SeededMap::default(),
+            named: Vec::new(),
+            forms: SeededMap::default(),
+            saves: 0,
+            choices: 0,
             open: vec![false; program.block_rows()],
             loud: true,
             loops: 0,
@@ -287,12 +310,19 @@ impl<'a> Exec<'a> {
     }
 
     /// Prepares for a step of main other than the first: whatever main writes and keeps is unknown,
-    /// except that each pair of `holding` agrees.
+    /// except that each pair of `holding` agrees. Temporaries do not outlive a section.
     pub fn enter_step(&mut self, holding: &[(usize, Form)]) {
+        for i in 0..self.state.len() {
+            if !self.cells.get(Name::from_index(i)).persistable {
+                self.state[i] = UNSET;
+            }
+        }
         let Some(global) = self.program.global_block(Section::Main) else { return };
         let mut written = Vec::new();
         let mut seen = vec![false; self.state.len()];
         for op in self.program.ops(global) {
+            // A later step finds what an earlier one saved.
+            self.saves += u32::from(self.effects.may_save(op));
             self.effects.each(op, |name, access| {
                 if access != Access::Read && !std::mem::replace(&mut seen[name.index()], true) {
                     written.push(name);
@@ -363,7 +393,7 @@ impl<'a> Exec<'a> {
         var.map_or(Known::Unknown, |v| Known::Is(self.program.var(v).dtype))
     }
 
-    /// Whether the floating inputs of an op are all of this dtype, as far as known.
+    /// The dtype of the floating inputs of an op. An input of a dtype that is not known may be of any.
     fn reads_only(&self, op: OpRef<'_>) -> Inputs {
         let mut seen = Inputs::None;
         for input in op.input_args() {
@@ -371,21 +401,23 @@ impl<'a> Exec<'a> {
             seen = match (known, seen) {
                 (Known::Is(d), Inputs::None) if d.is_float() => Inputs::One(d),
                 (Known::Is(d), Inputs::One(e)) if d.is_float() && d != e => return Inputs::Mixed,
-                (Known::UpToF32, _) => return Inputs::Mixed,
-                (_, seen) => seen,
+                (Known::Is(_), seen) => seen,
+                (Known::UpToF32 | Known::Unknown, _) => return Inputs::Mixed,
             };
         }
         seen
     }
 
-    /// The dtype of what an op computes: as declared, unless that is a floating type and the op
-    /// computes from another one.
+    /// The dtype of what an op computes: as declared, unless that is a floating type and the op computes
+    /// from another one (or one that is not known), or an attribute says another. A kernel goes by its
+    /// operands, not by declarations.
     fn computed(&self, op: OpRef<'_>, name: Name, inputs: Inputs) -> Known {
         let declared = self.declared(op, name);
         let Known::Is(d) = declared else { return declared };
         match inputs {
             Inputs::One(e) if d.is_float() && d != e => Known::Unknown,
             Inputs::Mixed if d.is_float() => Known::Unknown,
+            _ if says_other(op, sym::DTYPE, d) || says_other(op, sym::OUT_DTYPE, d) => Known::Unknown,
             _ => declared,
         }
     }
@@ -426,11 +458,11 @@ impl<'a> Exec<'a> {
         let effect = self.effects.effect(op);
         match effect {
             Effect::Copy | Effect::Cast => match (op.input(sym::X), op.output(sym::OUT)) {
-                (&[x], &[out]) => {
+                (&[x], &[out]) if op.output_args().count() == 1 => {
                     let x = self.value(x);
-                    let to = match (effect, op.attr(sym::OUT_DTYPE)) {
+                    let to = match (effect, cast_to(op)) {
                         (Effect::Copy, _) => None,
-                        (_, Some(AttrValue::Int(code))) => Some(DType::from_code(*code)),
+                        (_, Some(to)) => Some(to),
                         _ => return self.all_opaque(op, observer),
                     };
                     let v = match to {
@@ -442,27 +474,19 @@ impl<'a> Exec<'a> {
                 _ => self.all_opaque(op, observer),
             },
             Effect::Pure => {
-                let args: Vec<_> = op.input_args().map(|n| self.value(n)).collect();
-                // They move values: the result has the dtype of what is moved.
-                let known = self.moved(&args);
-                let args = self.values.tuple(&args);
-                for (i, name) in op.output_args().enumerate() {
-                    let v = self.values.apply(op.kind(), op.data().attrs, i as u32, args, known);
-                    self.set(op, name, v, observer);
+                // All are read before one is written.
+                let args = self.arguments(op);
+                let operands = self.operands(op, &args);
+                for slot in op.outputs() {
+                    for (i, &name) in slot.args.iter().enumerate() {
+                        let v = self.pure(op, (slot.name, i), &operands);
+                        self.set(op, name, v, observer);
+                    }
                 }
             }
             Effect::Init => {
-                let dtype = match op.attr(sym::DTYPE) {
-                    Some(AttrValue::Int(code)) => Some(DType::from_code(*code)),
-                    _ => None,
-                };
+                let known = init_dtype(op).map_or(Known::Unknown, Known::Is);
                 for (i, name) in op.output_args().enumerate() {
-                    // Without the attribute these ops write float32; only the declaration can confirm it.
-                    let known = match (dtype, self.declared(op, name)) {
-                        (Some(dtype), _) => Known::Is(dtype),
-                        (None, Known::Is(DType::F32)) => Known::Is(DType::F32),
-                        (None, _) => Known::Unknown,
-                    };
                     let v = self.values.fresh(Value::Init(op.id, i as u32), known);
                     self.set(op, name, v, observer);
                 }
@@ -470,17 +494,44 @@ impl<'a> Exec<'a> {
             Effect::Opaque => self.all_opaque(op, observer),
             Effect::Optimizer(wants) => self.optimizer(op, wants, observer),
             Effect::Load => self.load(op, observer),
-            Effect::Save => {
-                let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("");
-                let file = self.file(path);
-                self.versions[file as usize] += 1;
-            }
+            Effect::Save => self.saves += 1,
             Effect::AmpInit => self.amp_init(op, observer),
             Effect::Resync => self.resync(op, observer),
             Effect::Cond => self.cond(op, observer),
             Effect::While => self.while_loop(op, observer),
             Effect::Unknown => self.unknown(op, observer),
         }
+    }
+
+    /// The values of an op's inputs, then of its attributes' variables.
+    pub fn arguments(&mut self, op: OpRef<'_>) -> Vec<ValueId> {
+        op.input_args().chain(op.attr_vars()).map(|n| self.value(n)).collect()
+    }
+
+    /// What a pure op computes from.
+    pub fn operands(&mut self, op: OpRef<'_>, args: &[ValueId]) -> Operands {
+        let slots: Vec<u32> = op.inputs().flat_map(|s| [s.name.index() as u32, s.args.len() as u32]).collect();
+        // They move values: the result has the dtype of what is moved.
+        Operands { args: self.values.tuple(args), known: self.moved(args), form: self.form_number(&slots) }
+    }
+
+    /// What an output of a pure op (by its slot and place in it) is on these operands.
+    pub fn pure(&mut self, op: OpRef<'_>, (slot, index): (Symbol, usize), operands: &Operands) -> ValueId {
+        let form = self.form_number(&[operands.form, slot.index() as u32, index as u32]);
+        self.values.apply(op.kind(), op.data().attrs, form, operands.args, operands.known)
+    }
+
+    fn form_number(&mut self, form: &[u32]) -> u32 {
+        let next = self.forms.len() as u32;
+        match self.forms.get(form) {
+            Some(&number) => number,
+            None => *self.forms.entry(form.into()).or_insert(next),
+        }
+    }
+
+    fn choice(&mut self, op: OpId) -> Choice {
+        self.choices += 1;
+        Choice { op, run: self.choices }
     }
 
     /// The one dtype of these values; unknown when they differ.
@@ -499,6 +550,7 @@ impl<'a> Exec<'a> {
     }
 
     fn unknown(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
+        self.saves += u32::from(self.effects.may_save(op));
         let mut names = Vec::new();
         self.effects.each(op, |name, access| {
             if access != Access::Read {
@@ -514,51 +566,46 @@ impl<'a> Exec<'a> {
 
     fn optimizer(&mut self, op: OpRef<'_>, wants: Wants, observer: &mut dyn Observer) {
         let (params, masters) = (op.output(sym::PARAM_OUT), op.output(sym::MASTER_PARAM_OUT));
+        let (old_params, old_masters) = (op.input(sym::PARAM), op.input(sym::MASTER_PARAM));
+        // A kind that is not for several parameters at once updates the first alone.
+        let several = params.len() > 1 && !op.kind_str().starts_with("merged_");
         let uses_master = wants == Wants::Master
-            && masters.len() == params.len()
+            && !several
+            && [masters.len(), old_params.len(), old_masters.len()] == [params.len(); 3]
             && op.attr(sym::MULTI_PRECISION).and_then(AttrValue::as_bool) == Some(true);
         // A skipped update leaves both as they were: one decision for both cells.
         let skips = !op.input(sym::SKIP_UPDATE).is_empty();
+        let old: Vec<_> = old_params.iter().map(|&p| self.value(p)).collect();
         if uses_master {
-            for (i, (&p, &m)) in params.iter().zip(masters).enumerate() {
-                let low = self.cells.dtype(self.program, p).unwrap_or(DType::Other(-1));
+            let old_masters: Vec<_> = old_masters.iter().map(|&m| self.value(m)).collect();
+            for i in 0..params.len() {
                 // The parameter keeps its run-time dtype: one that is still as wide as its master takes it as it is.
-                let (old_p, old_m) = (self.value(p), self.value(m));
+                let (old_p, old_m) = (old[i], old_masters[i]);
                 let mut new_m = self.values.fresh(Value::Opaque(op.id, i as u32), Known::Is(DType::F32));
                 let mut new_p = match self.values.known(old_p) {
                     _ if old_p == old_m => new_m,
-                    Known::Is(DType::F32) => new_m,
-                    Known::Is(d) if d == low => self.values.cast(low, new_m),
+                    Known::Is(d) => self.values.cast(d, new_m),
                     known => self.values.fresh(Value::Opaque(op.id, i as u32), known),
                 };
                 if skips {
-                    new_m = self.values.join(op.id, new_m, old_m);
-                    new_p = self.values.join(op.id, new_p, old_p);
+                    let choice = self.choice(op.id);
+                    new_m = self.values.join(choice, new_m, old_m);
+                    new_p = self.values.join(choice, new_p, old_p);
                 }
-                self.set(op, m, new_m, observer);
-                self.set(op, p, new_p, observer);
+                self.set(op, masters[i], new_m, observer);
+                self.set(op, params[i], new_p, observer);
             }
         }
         let done = |slot| uses_master && (slot == sym::PARAM_OUT || slot == sym::MASTER_PARAM_OUT);
         for slot in op.outputs().filter(|s| !done(s.name)) {
             for (i, &name) in slot.args.iter().enumerate() {
-                // Updated in place: each keeps its dtype.
-                let known = match self.state[name.index()] {
-                    UNSET => self.declared(op, name),
-                    _ => self.known(name),
+                let known = match slot.name == sym::PARAM_OUT && !several {
+                    true => old.get(i).map_or(Known::Unknown, |&v| self.values.known(v)),
+                    false => Known::Unknown,
                 };
                 self.set_opaque(op, name, i as u32, known, observer);
             }
         }
-    }
-
-    fn file(&mut self, path: &'a str) -> u32 {
-        let file = self.files.number(path);
-        if file as usize == self.versions.len() {
-            self.versions.push(0);
-            self.paths.push(path.into());
-        }
-        file
     }
 
     /// The path of a file number.
@@ -569,70 +616,99 @@ impl<'a> Exec<'a> {
 
     /// The text of a key number.
     pub fn key_text(&self, key: u32) -> &'a str {
-        self.keys.text(key)
+        let named = self.named.get((u32::MAX - key) as usize).copied();
+        self.keys.text(named.unwrap_or(key))
     }
 
     fn load(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
         self.any_load = true;
         let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("");
-        let file = self.file(path);
-        let version = self.versions[file as usize];
+        let file = self.files.number(path);
+        if file as usize == self.paths.len() {
+            self.paths.push(path.into());
+        }
         let keys = op.attr(sym::KEYS).and_then(AttrValue::as_strs).unwrap_or(&[]);
         let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints).unwrap_or_default();
-        for (i, name) in op.output_args().enumerate() {
+        let as_fp16 = op.attr(sym::LOAD_AS_FP16).and_then(AttrValue::as_bool) == Some(true);
+        for (i, &name) in op.output(sym::OUT).iter().enumerate() {
             let key = keys.get(i).map_or(self.program.name(name), |k| k);
-            let key = self.keys.number(key);
+            let mut key = self.keys.number(key);
+            if op.kind() != sym::LOAD {
+                // Tensors without names: the place counts as well as the name that the load gives.
+                let (named, next) = (key, u32::MAX - self.named.len() as u32);
+                key = *self.places.entry((named, i as u32)).or_insert(next);
+                if key == next {
+                    self.named.push(named);
+                }
+            }
             let known = match stored.get(i) {
                 Some(&code) => i32::try_from(code).map_or(Known::Unknown, |c| Known::Is(DType::from_code(c))),
                 // What a 16-bit cell may be loaded from (SEMANTICS §8); the interpreter refuses the rest.
                 None if self.cells.dtype(self.program, name).is_some_and(DType::is_low) => Known::UpToF32,
                 None => Known::Unknown,
             };
-            let v = self.values.load(file, key, version, known);
+            let mut v = self.values.load(file, key, self.saves, known);
+            if as_fp16 {
+                v = self.values.cast(DType::F16, v);
+            }
             self.set(op, name, v, observer);
             self.unread[name.index()] = Some(op.id);
+        }
+        for slot in op.outputs().filter(|s| s.name != sym::OUT) {
+            slot.args.iter().for_each(|&name| self.set_opaque(op, name, 0, Known::Unknown, observer));
         }
     }
 
     fn amp_init(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
         let Some(&AttrValue::Int(code)) = op.attr(sym::DTYPE) else { return self.unknown(op, observer) };
-        let low = DType::from_code(code);
-        for (&x, &out) in op.input(sym::X).iter().zip(op.output(sym::OUT)) {
-            let x = self.value(x);
-            let v = self.values.cast(low, x);
+        // All parameters are read before one is written; then all of `MasterOf`.
+        let new = self.casts(op.input(sym::X), DType::from_code(code));
+        for (&out, v) in op.output(sym::OUT).iter().zip(new) {
             self.set(op, out, v, observer);
         }
         if self.options.ignore_rewrite {
             return;
         }
-        for (&p, &m) in op.input(sym::MASTER_OF).iter().zip(op.output(sym::MASTER_PARAM_OUT)) {
-            let p = self.value(p);
-            let v = self.values.cast(DType::F32, p);
+        let new = self.casts(op.input(sym::MASTER_OF), DType::F32);
+        for (&m, v) in op.output(sym::MASTER_PARAM_OUT).iter().zip(new) {
             self.set(op, m, v, observer);
         }
+    }
+
+    fn casts(&mut self, names: &[Name], to: DType) -> Vec<ValueId> {
+        let values: Vec<_> = names.iter().map(|&n| self.value(n)).collect();
+        values.into_iter().map(|v| self.values.cast(to, v)).collect()
     }
 
     fn resync(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
         let (&[p], &[m]) = (op.input(sym::PARAM), op.input(sym::MASTER_PARAM)) else {
             return self.unknown(op, observer);
         };
-        let Some(&AttrValue::Int(code)) = op.attr(sym::DTYPE) else { return self.unknown(op, observer) };
+        let in_place = op.output(sym::PARAM_OUT) == [p] && op.output(sym::MASTER_PARAM_OUT) == [m];
+        let Some(&AttrValue::Int(code)) = op.attr(sym::DTYPE).filter(|_| in_place && p != m) else {
+            return self.unknown(op, observer);
+        };
         let low = DType::from_code(code);
-        let (pv, mv) = (self.value(p), self.value(m));
-        let agree = self.values.cast(low, pv) == self.values.cast(low, mv);
+        let (pv, old_m) = (self.value(p), self.value(m));
+        let agree = self.values.cast(low, pv) == self.values.cast(low, old_m);
         // Whatever the master was, it is float32 afterwards.
-        let mv = self.values.cast(DType::F32, mv);
+        let mv = self.values.cast(DType::F32, old_m);
         let wide = self.values.cast(DType::F32, pv);
         let takes_param = op.attr(sym::ON_CONFLICT).and_then(AttrValue::as_str) == Some("param");
         let new_m = match op.attr(sym::DIRECTION).and_then(AttrValue::as_str) {
             Some("param") => wide,
             Some("master") => mv,
-            Some("both") if takes_param && !agree => self.values.join(op.id, wide, mv),
+            Some("both") if takes_param && !agree => {
+                let choice = self.choice(op.id);
+                self.values.join(choice, wide, mv)
+            }
             Some("both") => mv,
-            // Decided by what was loaded last; when neither was, the op does nothing. A narrow parameter
-            // that agrees with its master stays as it is either way.
-            Some("auto") if self.loaded(p) || self.loaded(m) => self.values.join(op.id, wide, mv),
-            Some("auto") if agree && self.values.known(pv) == Known::Is(low) => self.values.join(op.id, wide, mv),
+            // Decided by what was loaded since the last resync; when neither was, the op does nothing, which is
+            // the same as taking the master when both are as they must be.
+            Some("auto") if self.loaded(p) || self.loaded(m) || (mv == old_m && self.values.cast(low, mv) == pv) => {
+                let choice = self.choice(op.id);
+                self.values.join(choice, wide, mv)
+            }
             _ => return self.unknown(op, observer),
         };
         let new_p = self.values.cast(low, new_m);
@@ -640,7 +716,37 @@ impl<'a> Exec<'a> {
         self.set(op, p, new_p, observer);
     }
 
-    fn loaded(&self, name: Name) -> bool {
-        self.writer(name).op().is_some_and(|op| self.effects.effect(self.program.op(op)) == Effect::Load)
+    /// Whether a load surely wrote the cell last: its last writer is one, and no branch around it.
+    fn loaded(&mut self, name: Name) -> bool {
+        let v = self.value(name);
+        let entry = match self.values.get(v) {
+            Value::Cast(_, inner) => self.values.get(inner),
+            value => value,
+        };
+        matches!(entry, Value::Load { .. })
+            && self.writer(name).op().is_some_and(|op| self.effects.effect(self.program.op(op)) == Effect::Load)
     }
+}
+
+/// The dtype that a cast gives; none when it does not say.
+pub(super) fn cast_to(op: OpRef<'_>) -> Option<DType> {
+    op.attr(sym::OUT_DTYPE).and_then(AttrValue::as_int).filter(|&c| c != -1).and_then(dtype_of)
+}
+
+/// The dtype that an initialiser writes.
+fn init_dtype(op: OpRef<'_>) -> Option<DType> {
+    match op.attr(sym::DTYPE) {
+        Some(value) if value.as_int() != Some(-1) => value.as_int().and_then(dtype_of),
+        // Kinds of integers have another default.
+        _ => matches!(op.kind_str(), "fill_constant" | "uniform_random" | "gaussian_random" | "assign_value")
+            .then_some(DType::F32),
+    }
+}
+
+fn says_other(op: OpRef<'_>, attr: Symbol, than: DType) -> bool {
+    op.attr(attr).and_then(AttrValue::as_int).is_some_and(|c| c != -1 && c != i64::from(than.code()))
+}
+
+fn dtype_of(code: i64) -> Option<DType> {
+    i32::try_from(code).ok().map(DType::from_code)
 }

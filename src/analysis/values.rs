@@ -7,7 +7,8 @@
 //! 3. a cast of a join is the join of the casts;
 //! 4. a join of equal values is that value.
 //!
-//! A join remembers where it was made: two joins of one branch took the same side.
+//! A join remembers which decision made it: two joins of one decision took the same side. An op that
+//! runs twice decides twice.
 
 use crate::entity::{IdVec, entity};
 use crate::ir::{AttrListId, DType, OpId};
@@ -41,6 +42,16 @@ impl Known {
         }
     }
 
+    /// What is known of a value that is one of two.
+    fn join(self, other: Known) -> Known {
+        let up = |k| matches!(k, Known::UpToF32 | Known::Is(DType::F16 | DType::BF16 | DType::F32));
+        match self == other {
+            true => self,
+            false if up(self) && up(other) => Known::UpToF32,
+            false => Known::Unknown,
+        }
+    }
+
     /// Whether a cast to `to` keeps every value as it is.
     fn widens_to(self, to: DType) -> bool {
         match self {
@@ -51,6 +62,15 @@ impl Known {
     }
 }
 
+/// One decision: an op at one of its runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Choice {
+    /// the op that decides
+    pub op: OpId,
+    /// which of its runs
+    pub run: u32,
+}
+
 /// A term.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Value {
@@ -58,14 +78,16 @@ pub enum Value {
     Entry(Name),
     /// what an initialiser wrote
     Init(OpId, u32),
-    /// an entry of a checkpoint; `version` counts the saves to that file before
+    /// an entry of a checkpoint
     Load {
         /// file, by number
         file: u32,
         /// key, by number
         key: u32,
-        /// saves to the file before this load
+        /// saves before this load: one may have replaced the entry
         version: u32,
+        /// what this load makes sure of; another may have been skipped
+        known: Known,
     },
     /// a cast
     Cast(DType, ValueId),
@@ -75,8 +97,8 @@ pub enum Value {
         kind: Symbol,
         /// with these attributes
         attrs: AttrListId,
-        /// which output
-        out: u32,
+        /// which output, and in which slots the arguments are
+        form: u32,
         /// first argument in the pool
         args: u32,
         /// number of arguments
@@ -88,8 +110,8 @@ pub enum Value {
     Head(OpId, Name),
     /// the cell's value at the start of a step of main
     Step(Name),
-    /// one of two, decided at this op
-    Join(OpId, ValueId, ValueId),
+    /// one of two
+    Join(Choice, ValueId, ValueId),
 }
 
 #[derive(Clone, Copy)]
@@ -180,9 +202,9 @@ impl Values {
         id
     }
 
-    /// A checkpoint entry; two loads of one entry of one version are equal.
+    /// A checkpoint entry; two loads of one entry of one version are equal if they make sure of the same.
     pub fn load(&mut self, file: u32, key: u32, version: u32, known: Known) -> ValueId {
-        self.cons(Value::Load { file, key, version }, known, 0)
+        self.cons(Value::Load { file, key, version, known }, known, 0)
     }
 
     /// A cast, simplified.
@@ -217,15 +239,15 @@ impl Values {
     }
 
     /// A join, simplified.
-    pub fn join(&mut self, at: OpId, a: ValueId, b: ValueId) -> ValueId {
+    pub fn join(&mut self, at: Choice, a: ValueId, b: ValueId) -> ValueId {
         if a == b {
             return a;
         }
         let (ra, rb) = (self.rows[a], self.rows[b]);
-        let known = if ra.known == rb.known { ra.known } else { Known::Unknown };
+        let known = ra.known.join(rb.known);
         let depth = ra.depth.max(rb.depth) + 1;
         if depth > MAX_JOIN_DEPTH {
-            return self.fresh(Value::Opaque(at, u32::MAX), known);
+            return self.fresh(Value::Opaque(at.op, u32::MAX), known);
         }
         self.cons(Value::Join(at, a, b), known, depth)
     }
@@ -244,9 +266,49 @@ impl Values {
         t
     }
 
-    /// Output `out` of a pure function of values. Its cost does not depend on their number.
-    pub fn apply(&mut self, kind: Symbol, attrs: AttrListId, out: u32, args: Tuple, known: Known) -> ValueId {
-        self.cons(Value::Apply { kind, attrs, out, args: args.args, len: args.len }, known, args.depth)
+    /// A pure function of values. `form` tells apart the outputs of an op, and ops whose arguments are in
+    /// other slots. The cost does not depend on the number of arguments.
+    pub fn apply(&mut self, kind: Symbol, attrs: AttrListId, form: u32, args: Tuple, known: Known) -> ValueId {
+        self.cons(Value::Apply { kind, attrs, form, args: args.args, len: args.len }, known, args.depth)
+    }
+
+    /// Whether a float32 value was rounded from one that was at hand: it was widened from 16 bits, and these
+    /// were narrowed from more. `None` when that hangs on a dtype, a loop or an op that is not known.
+    pub fn rounded(&self, v: ValueId) -> Option<bool> {
+        match self.get(v) {
+            Value::Cast(DType::F32, low) => self.narrowed(low),
+            Value::Join(_, a, b) => either(self.rounded_in(a, 1), self.rounded_in(b, 1)),
+            _ => Some(false),
+        }
+    }
+
+    fn rounded_in(&self, v: ValueId, depth: u32) -> Option<bool> {
+        match self.get(v) {
+            Value::Join(_, a, b) if depth < 8 => either(self.rounded_in(a, depth + 1), self.rounded_in(b, depth + 1)),
+            Value::Join(..) => None,
+            _ => self.rounded(v),
+        }
+    }
+
+    fn narrowed(&self, mut low: ValueId) -> Option<bool> {
+        loop {
+            let (d, v) = match self.get(low) {
+                Value::Cast(d, v) => (d, v),
+                // What an iteration before did is not known, nor what an unknown op left.
+                Value::Head(..) | Value::Step(_) if self.known(low) != Known::Is(DType::F32) => return None,
+                Value::Opaque(..) if self.known(low) == Known::Unknown => return None,
+                _ => return Some(false),
+            };
+            if !d.is_low() {
+                return Some(false);
+            }
+            match self.known(v) {
+                Known::Is(DType::F32 | DType::F64) => return Some(true),
+                Known::Is(DType::F16 | DType::BF16) => low = v,
+                Known::Is(_) => return Some(false),
+                Known::UpToF32 | Known::Unknown => return None,
+            }
+        }
     }
 
     /// Calls `f` for each leaf (entry, init, load, opaque, head, step) below a term, at most `limit`
@@ -266,5 +328,13 @@ impl Values {
             }
         }
         true
+    }
+}
+
+fn either(a: Option<bool>, b: Option<bool>) -> Option<bool> {
+    match (a, b) {
+        (Some(true), _) | (_, Some(true)) => Some(true),
+        (Some(false), Some(false)) => Some(false),
+        _ => None,
     }
 }

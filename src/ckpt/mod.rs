@@ -11,6 +11,20 @@
 //! | Paddle tensor streams in one file (`save_combine`, `load_combine`) | [`open_combined`] | [`write_combined`] |
 //! | directory of tensor streams (`save_vars`) | [`open`] | [`convert_to_streams`] |
 //!
+//! ```
+//! use mastercast::ckpt::{open, write_safetensors, TensorData};
+//! use mastercast::ir::DType;
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("weights.safetensors");
+//! let bytes: Vec<u8> = [1.0f32, 2.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+//! write_safetensors(&path, [TensorData::new("w", DType::F32, vec![2], bytes.clone())], &Default::default())?;
+//!
+//! let checkpoint = open(&path)?; // whatever its format
+//! assert_eq!(checkpoint.entries()[0].name, "w");
+//! assert_eq!(*checkpoint.read(0)?, bytes[..]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Attack list
 //! A checkpoint is input from outside. Each line is a test in `tests/ckpt_attacks.rs`; all of them
 //! end in a [`CkptError`], none in a panic, a hang or an allocation past [`limits`].
