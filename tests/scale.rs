@@ -242,7 +242,7 @@ fn very_many_conflicts_in_two_files() {
     amp_init(&mut s, strs(&w).collect::<Vec<_>>());
     let program = b.finish();
     let o = everything(&program);
-    let agree = |o: &Obligation| matches!(o, Obligation::EntriesAgree { file, master_file, .. } if file == "params" && master_file == "masters");
+    let agree = |o: &Obligation| matches!(o, Obligation::EntriesAgree { file, master_file, .. } if &**file == "params" && &**master_file == "masters");
     let asked = o.before.verdicts.iter().flat_map(|v| &v.findings);
     let asked = asked.filter(|f| matches!(f, analysis::Finding::Unproved { obligation, .. } if agree(obligation)));
     assert_eq!(asked.count(), N);

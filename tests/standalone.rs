@@ -152,3 +152,46 @@ fn a_second_run_rounds_the_master_as_its_page_says() {
     };
     assert_eq!((master(), master()), (V, NARROW));
 }
+
+#[test]
+fn a_cell_whose_name_a_temporary_would_take_keeps_its_own() {
+    let mut b = ProgramBuilder::new();
+    for section in Section::ALL {
+        let mut s = b.section(section);
+        for w in ["w", "w.wide"] {
+            s.param(w, if section == Section::Startup { DType::F32 } else { DType::F16 }, [1]);
+            s.persistable(&format!("{w}_fp32_master_0"), DType::F32, [1]);
+        }
+    }
+    let mut m = b.section(Section::Main);
+    for w in ["w", "w.wide"] {
+        let master = format!("{w}_fp32_master_0");
+        m.op("sgd")
+            .arg("Param", [w])
+            .arg("MasterParam", [&*master])
+            .out("ParamOut", [w])
+            .out("MasterParamOut", [&*master])
+            .attr("multi_precision", true)
+            .done();
+    }
+    let program = standalone(&b.finish(), Standalone::Resync, &PassCx::default()).unwrap();
+    let cells = [("w", 2.0), ("w.wide", 3.0), ("w_fp32_master_0", 0.0), ("w.wide_fp32_master_0", 0.0)];
+    let got = run(&program, &cells, &["w", "w.wide", "w_fp32_master_0", "w.wide_fp32_master_0"]);
+    assert_eq!(got, [(DType::F16, 2.0), (DType::F16, 3.0), (DType::F32, 2.0), (DType::F32, 3.0)]);
+}
+
+#[test]
+fn an_op_that_makes_several_copies_is_repeated_once() {
+    let mut b = ProgramBuilder::new();
+    for section in Section::ALL {
+        let mut s = b.section(section);
+        for name in ["w", "a", "b"] {
+            s.persistable(name, DType::F32, [2]);
+        }
+    }
+    let mut s = b.section(Section::Startup);
+    s.op("fill_constant").out("Out", ["w"]).attr("dtype", DType::F32).done();
+    s.op("split").arg("X", ["w"]).out("Out", ["a", "b"]).attr("num", 2).done();
+    let program = standalone(&b.finish(), Standalone::Resync, &PassCx::default()).unwrap();
+    assert_eq!(text::print(&program).matches("split(").count(), 1);
+}

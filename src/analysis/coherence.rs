@@ -18,6 +18,7 @@ use crate::analysis::values::{Known, Value, ValueId};
 use crate::ir::{DType, F32, OpId, OpRef, Program, Section};
 use crate::names::{Name, SeededSet, sym};
 use crate::ops::{Effect, Ops};
+use std::sync::Arc;
 
 mod others;
 
@@ -56,11 +57,11 @@ pub enum Obligation {
     /// entry `param` of the file, narrowed, equals entry `master`, narrowed
     EntriesAgree {
         /// the checkpoint that brought the parameter
-        file: String,
+        file: Arc<str>,
         /// the parameter's key
         param: String,
         /// the checkpoint that brought the master
-        master_file: String,
+        master_file: Arc<str>,
         /// the master's key
         master: String,
     },
@@ -436,9 +437,9 @@ fn disagreement(exec: &mut Exec<'_>, i: usize, when: When) -> Finding {
     }
     if let (Some((f, k)), Some((mf, mk))) = (plain_load(exec, p), plain_load(exec, m)) {
         return unproved(Obligation::EntriesAgree {
-            file: exec.file_path(f).to_owned(),
+            file: exec.file_path(f),
             param: exec.key_text(k).to_owned(),
-            master_file: exec.file_path(mf).to_owned(),
+            master_file: exec.file_path(mf),
             master: exec.key_text(mk).to_owned(),
         });
     }

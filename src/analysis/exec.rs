@@ -16,6 +16,7 @@ use crate::ir::{AttrValue, BlockId, DType, OpId, OpRef, Program, Section};
 use crate::names::{Name, SeededMap, Symbol, sym};
 use crate::ops::Effect;
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 mod control;
 mod pair_ops;
@@ -78,6 +79,14 @@ pub struct ExecOptions {
 /// turn, come near; beyond it nothing is known of what a block writes.
 const STEPS_A_ROW: u64 = 256;
 
+/// What a pure op computes from: its arguments, and how they stand in its slots.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    args: Tuple,
+    known: Known,
+    form: u32,
+}
+
 /// Texts with numbers, in order of first use.
 #[derive(Default)]
 struct Texts<'a> {
@@ -121,11 +130,15 @@ pub struct Exec<'a> {
     /// whether a load has been met at all
     any_load: bool,
     files: Texts<'a>,
+    /// by file: its path
+    paths: Vec<Arc<str>>,
     keys: Texts<'a>,
     /// for a file of unnamed tensors: keys by place
-    places: FxHashMap<(u32, u32), u32>,
+    places: SeededMap<(u32, u32), u32>,
+    /// by such a key, counted from the last number down: the key that it is made of
+    named: Vec<u32>,
     /// forms of pure functions
-    forms: FxHashMap<Box<[u32]>, u32>,
+    forms: SeededMap<Box<[u32]>, u32>,
     /// How many saves there were. Two paths may name one file (a directory and a file in it, a link), so
     /// that any save may have replaced any entry.
     saves: u32,
@@ -214,9 +227,11 @@ impl<'a> Exec<'a> {
             unread: vec![None; n],
             any_load: false,
             files: Texts::default(),
+            paths: Vec::new(),
             keys: Texts::default(),
-            places: FxHashMap::default(),
-            forms: FxHashMap::default(),
+            places: SeededMap::default(),
+            named: Vec::new(),
+            forms: SeededMap::default(),
             saves: 0,
             choices: 0,
             open: vec![false; program.block_rows()],
@@ -462,12 +477,10 @@ impl<'a> Exec<'a> {
             Effect::Pure => {
                 // All are read before one is written.
                 let args = self.arguments(op);
-                // They move values: the result has the dtype of what is moved.
-                let known = self.moved(&args);
-                let args = self.values.tuple(&args);
+                let operands = self.operands(op, &args);
                 for slot in op.outputs() {
                     for (i, &name) in slot.args.iter().enumerate() {
-                        let v = self.pure(op, (slot.name, i), args, known);
+                        let v = self.pure(op, (slot.name, i), &operands);
                         self.set(op, name, v, observer);
                     }
                 }
@@ -496,16 +509,25 @@ impl<'a> Exec<'a> {
         op.input_args().chain(op.attr_vars()).map(|n| self.value(n)).collect()
     }
 
-    /// What an output of a pure op (by its slot and place in it) is on these arguments.
-    pub fn pure(&mut self, op: OpRef<'_>, (slot, index): (Symbol, usize), args: Tuple, known: Known) -> ValueId {
-        let slots = op.inputs().flat_map(|s| [s.name.index() as u32, s.args.len() as u32]);
-        let form: Vec<u32> = slots.chain([slot.index() as u32, index as u32]).collect();
+    /// What a pure op computes from.
+    pub fn operands(&mut self, op: OpRef<'_>, args: &[ValueId]) -> Operands {
+        let slots: Vec<u32> = op.inputs().flat_map(|s| [s.name.index() as u32, s.args.len() as u32]).collect();
+        // They move values: the result has the dtype of what is moved.
+        Operands { args: self.values.tuple(args), known: self.moved(args), form: self.form_number(&slots) }
+    }
+
+    /// What an output of a pure op (by its slot and place in it) is on these operands.
+    pub fn pure(&mut self, op: OpRef<'_>, (slot, index): (Symbol, usize), operands: &Operands) -> ValueId {
+        let form = self.form_number(&[operands.form, slot.index() as u32, index as u32]);
+        self.values.apply(op.kind(), op.data().attrs, form, operands.args, operands.known)
+    }
+
+    fn form_number(&mut self, form: &[u32]) -> u32 {
         let next = self.forms.len() as u32;
-        let form = match self.forms.get(&form[..]) {
-            Some(&form) => form,
+        match self.forms.get(form) {
+            Some(&number) => number,
             None => *self.forms.entry(form.into()).or_insert(next),
-        };
-        self.values.apply(op.kind(), op.data().attrs, form, args, known)
+        }
     }
 
     fn choice(&mut self, op: OpId) -> Choice {
@@ -544,14 +566,15 @@ impl<'a> Exec<'a> {
     }
 
     /// The path of a file number.
-    pub fn file_path(&self, file: u32) -> &'a str {
-        self.files.text(file)
+    pub fn file_path(&self, file: u32) -> Arc<str> {
+        // Shared: every pair of a program may be loaded from one file.
+        self.paths.get(file as usize).cloned().unwrap_or_default()
     }
 
     /// The text of a key number.
     pub fn key_text(&self, key: u32) -> &'a str {
-        let place = self.places.iter().find(|&(_, &k)| k == key);
-        self.keys.text(place.map_or(key, |(&(name, _), _)| name))
+        let named = self.named.get((u32::MAX - key) as usize).copied();
+        self.keys.text(named.unwrap_or(key))
     }
 }
 

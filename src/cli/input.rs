@@ -128,6 +128,14 @@ fn load_bytes(path: &Path, bytes: &[u8], section: Section) -> Result<Loaded, Fai
             loaded.source = Some((name, text));
         }
     }
+    if kind != FileKind::Proto && !loaded.diagnostics.has_errors() {
+        let place = Section::ALL.into_iter().find_map(|s| proto::contradiction(&loaded.program, s));
+        if let Some(place) = place {
+            let file = path.display();
+            let message = format!("{file}: {place}: the bytes kept beside it say something else than it says itself");
+            return Err(Failure::new(message).help("change or remove its `verbatim`, `unknown` or `raw`"));
+        }
+    }
     Ok(loaded)
 }
 
@@ -234,7 +242,7 @@ impl Checkpoints {
         let Obligation::EntriesAgree { file, param, master_file, master } = obligation else { return Ok(None) };
         self.get(file)?;
         self.get(master_file)?;
-        let (a, b) = (&*self.open[file], &*self.open[master_file]);
+        let (a, b) = (&*self.open[&**file], &*self.open[&**master_file]);
         let (Some(i), Some(k)) = (a.find(param), b.find(master)) else { return Ok(None) };
         Ok(Some(match ckpt::agree_narrowed((a, i), (b, k), pair.low)? {
             None => Settled::Holds,

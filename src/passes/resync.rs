@@ -22,7 +22,7 @@ use crate::analysis::exec::ExecOptions;
 use crate::analysis::facts::Facts;
 use crate::analysis::order::positions;
 use crate::analysis::pairs::{Pair, PairSource, Pairs};
-use crate::diag::{Code, Diagnostic, Diagnostics, Places};
+use crate::diag::{Code, Diagnostic, Diagnostics, Places, shorten};
 use crate::entity::EntityId;
 use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
@@ -213,7 +213,7 @@ fn clear_rewrites(facts: &Facts<'_>, proof: &Coherence, diagnostics: &mut Diagno
                             Code::LossyMaster,
                             format!(
                                 "`amp_init` would round master `{}` through {}; its rewrite was cleared",
-                                program.name(pair.master),
+                                shorten(program.name(pair.master)),
                                 pair.low
                             ),
                             places.op(op.id),

@@ -8,7 +8,7 @@ use super::report::Applied;
 use super::targets::{Part, Targets};
 use super::{Schedule, Step};
 use crate::ckpt::{CkptError, Manifest};
-use crate::diag::Diagnostics;
+use crate::diag::{Diagnostics, Places};
 use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditNote, NewOp, Program, Section};
 use crate::names::{Name, SeededMap, sym};
 use rustc_hash::FxHashSet;
@@ -56,11 +56,13 @@ impl Schedule {
             }
         }
         let targets = Targets::of(program);
+        let places = Places::new(program);
         let mut applied = Applied::default();
         let mut plans = Vec::new();
         for step in &self.steps {
             if let Step::Load { path, only } = step {
-                let mut matcher = Matcher { program, targets: &targets, path, only: *only, found: Diagnostics::new() };
+                let found = Diagnostics::new();
+                let mut matcher = Matcher { program, targets: &targets, path, only: *only, places: &places, found };
                 let (plan, report) = matcher.run(&by_path[path.as_str()]);
                 applied.diagnostics.extend(matcher.found);
                 applied.loads.push(report);

@@ -1,8 +1,8 @@
 //! Are derived copies, and 16-bit parameters without a master, as they must be when main starts?
 
 use super::{Finding, Subject, Verdict, When, typed};
-use crate::analysis::exec::{Exec, Writer, cast_to};
-use crate::analysis::values::{Known, Tuple, Value, ValueId};
+use crate::analysis::exec::{Exec, Operands, Writer, cast_to};
+use crate::analysis::values::{Value, ValueId};
 use crate::ir::{OpRef, Section};
 use crate::names::{Name, Symbol};
 use crate::ops::Effect;
@@ -47,7 +47,7 @@ pub(super) fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
                     _ => v,
                 });
                 let wide: Vec<ValueId> = wide.collect();
-                [Derivation::of(exec, &args), Derivation::of(exec, &wide)]
+                [Derivation::of(exec, op, &args), Derivation::of(exec, op, &wide)]
             });
             let now = exec.value(cell);
             let holds = made.iter().any(|args| again(exec, op, (slot, i), args) == Some(now));
@@ -69,13 +69,12 @@ pub(super) fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
 /// Arguments that a copy may have been derived from; there is at least one.
 struct Derivation {
     first: ValueId,
-    all: Tuple,
-    known: Known,
+    all: Operands,
 }
 
 impl Derivation {
-    fn of(exec: &mut Exec<'_>, args: &[ValueId]) -> Derivation {
-        Derivation { first: args[0], all: exec.values.tuple(args), known: exec.moved(args) }
+    fn of(exec: &mut Exec<'_>, op: OpRef<'_>, args: &[ValueId]) -> Derivation {
+        Derivation { first: args[0], all: exec.operands(op, args) }
     }
 }
 
@@ -84,7 +83,7 @@ fn again(exec: &mut Exec<'_>, op: OpRef<'_>, output: (Symbol, usize), args: &Der
     match exec.effects.effect(op) {
         Effect::Copy => Some(args.first),
         Effect::Cast => cast_to(op).map(|to| exec.values.cast(to, args.first)),
-        _ => Some(exec.pure(op, output, args.all, args.known)),
+        _ => Some(exec.pure(op, output, &args.all)),
     }
 }
 

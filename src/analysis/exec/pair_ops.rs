@@ -12,6 +12,9 @@ impl<'a> Exec<'a> {
         self.any_load = true;
         let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("");
         let file = self.files.number(path);
+        if file as usize == self.paths.len() {
+            self.paths.push(path.into());
+        }
         let keys = op.attr(sym::KEYS).and_then(AttrValue::as_strs).unwrap_or(&[]);
         let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints).unwrap_or_default();
         let as_fp16 = op.attr(sym::LOAD_AS_FP16).and_then(AttrValue::as_bool) == Some(true);
@@ -20,8 +23,11 @@ impl<'a> Exec<'a> {
             let mut key = self.keys.number(key);
             if op.kind() != sym::LOAD {
                 // Tensors without names: the place counts as well as the name that the load gives.
-                let next = u32::MAX - self.places.len() as u32;
-                key = *self.places.entry((key, i as u32)).or_insert(next);
+                let (named, next) = (key, u32::MAX - self.named.len() as u32);
+                key = *self.places.entry((named, i as u32)).or_insert(next);
+                if key == next {
+                    self.named.push(named);
+                }
             }
             let known = match stored.get(i) {
                 Some(&code) => i32::try_from(code).map_or(Known::Unknown, |c| Known::Is(DType::from_code(c))),
