@@ -4,11 +4,11 @@ use super::check::{only_errors, prove, summary, verdicts};
 use super::input::{Checkpoints, apply, job};
 use super::{FINDINGS, Failure, Outcome, Programs, Ui, render, write_file};
 use clap::{Args, ValueEnum};
-use mastercast::analysis::{self, Coherence, Finding};
+use mastercast::analysis::{self, Coherence, Finding, Obligation, Subject, coherence};
 use mastercast::ckpt;
 use mastercast::diag::{Severity, render_json};
-use mastercast::ir::{EditNote, EditSummary, Program, Section};
-use mastercast::names::sym;
+use mastercast::ir::{Attr, Edit, EditNote, EditSummary, Program, Section};
+use mastercast::names::{Name, sym};
 use mastercast::ops::{Effect, Ops};
 use mastercast::paddle::proto;
 use mastercast::passes::{Lower, ManagerOptions, Pass, PassCx, PassError, PassManager, Report, Standalone, standalone};
@@ -121,6 +121,9 @@ impl Rewrite {
         let mut program = loaded.program.clone();
         let mut cx = PassCx::default();
         let report = self.passes(ui, &mut program, &mut cx)?;
+        if self.on_conflict == OnConflict::Param {
+            decide(&mut program, &coherence(&loaded.program), &before);
+        }
         let after = prove(&program, &mut open)?;
         let sources = self.sources(&program, &mut open)?;
         let standalones = [
@@ -307,6 +310,35 @@ impl Rewrite {
 fn conflicts(proof: &Coherence) -> usize {
     let conflict = |f: &Finding| matches!(f, Finding::Conflict { .. });
     proof.verdicts.iter().filter(|v| v.findings.iter().any(conflict)).count()
+}
+
+/// Gives each `resync` of a pair whose entries were compared its direction: the parameter where they
+/// disagree; where they agree the master stays, which holds more. `open` is the proof before the entries were
+/// looked at, `settled` the one after.
+fn decide(program: &mut Program, open: &Coherence, settled: &Coherence) {
+    let compared = |f: &Finding| matches!(f, Finding::Unproved { obligation: Obligation::EntriesAgree { .. }, .. });
+    let mut directions: BTreeMap<Name, &str> = BTreeMap::new();
+    for (a, b) in open.verdicts.iter().zip(&settled.verdicts) {
+        if let Subject::Pair(pair) = a.subject
+            && a.findings.iter().any(compared)
+            && !b.findings.iter().any(compared)
+        {
+            let disagree = b.findings.iter().any(|f| matches!(f, Finding::Conflict { .. }));
+            directions.insert(pair.master, if disagree { "param" } else { "master" });
+        }
+    }
+    let mut edit = Edit::new();
+    for op in Section::ALL.into_iter().flat_map(|s| program.section_blocks(s)).flat_map(|b| program.ops(b)) {
+        let both = op.attr(sym::DIRECTION).and_then(|v| v.as_str()) == Some("both");
+        let master = op.input(sym::MASTER_PARAM).first();
+        if op.kind() == sym::RESYNC
+            && both
+            && let Some(&direction) = master.and_then(|m| directions.get(m))
+        {
+            edit.set_attr(op.id, Attr::new(sym::DIRECTION, direction), "the loaded entries were compared");
+        }
+    }
+    edit.commit(program, "rewrite");
 }
 
 /// What a pass did, as counts.

@@ -15,6 +15,7 @@ use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
 use crate::analysis::depgraph::file_use;
 use crate::analysis::effects::{Access, Effects};
+use crate::analysis::pairs::Pairs;
 use crate::diag::{Code, Diagnostic, Places, brief};
 use crate::entity::EntityId;
 use crate::ir::{At, Edit, EditSummary, OpId, OpRef, Program, Section};
@@ -73,6 +74,12 @@ impl Pass for LoadOrder {
         let events = Events::new(program, &effects, &cells, global, &loads);
         let ops = &program.block(global).ops;
         let places = Places::new(program);
+        let pairs = std::cell::OnceCell::new();
+        let casts_master = |op: OpRef<'_>| {
+            let (&[p], &[m]) = (op.input(sym::X), op.output(sym::OUT)) else { return false };
+            let pairs = pairs.get_or_init(|| Pairs::new(program, &kinds, &cells, &cx.declared));
+            pairs.of(m).any(|i| pairs.rows()[i].param == p && pairs.rows()[i].master == m)
+        };
         let room = LOOKS * (events.touches.len() + loads.len()) + 65_536;
 
         // Loads that stand before the initialiser of what they load, and that initialiser. Last load first:
@@ -81,22 +88,29 @@ impl Pass for LoadOrder {
         let mut budget = room;
         for &(pos, load) in loads.iter().rev() {
             let r = program.op(load);
-            let (mut init, mut barrier) = (None, usize::MAX);
+            // `behind`: the initialiser of a later load of the same cell; this one may not pass that load.
+            let (mut init, mut barrier, mut behind) = (None, usize::MAX, usize::MAX);
             if !spend(&mut budget, events.count(r)) {
                 continue;
             }
+            let loaded: FxHashSet<Name> = r.output_args().collect();
             for (other, writes) in events.of(r, pos).into_iter().filter(|&(other, _)| other > pos) {
                 let op = program.op(ops[other]);
                 match events.role(&effects, op, other, writes) {
-                    Role::Initialiser if events.computes_from(op, other, pos) => barrier = barrier.min(other),
+                    // An op that makes one loaded cell from another works on what was loaded; but for the cast of a
+                    // master, which is how a master is initialised.
+                    Role::Initialiser if op.input_args().any(|n| loaded.contains(&n)) && !casts_master(op) => {
+                        barrier = barrier.min(other);
+                    }
                     Role::Initialiser => init = Some(other),
                     // Narrows what the initialiser overwrites.
                     Role::Target if effects.effect(op) == Effect::AmpInit => {}
-                    Role::Barrier if late.contains_key(&other) => {}
+                    Role::Barrier if late.contains_key(&other) => behind = behind.min(late[&other]),
                     Role::Target | Role::Barrier => barrier = barrier.min(other),
                 }
             }
-            if let Some(init) = init.filter(|&init| !pinned(r) && init < barrier) {
+            let fits = |&init: &usize| !pinned(r) && init < barrier && init <= behind && !events.needs(r, pos, init);
+            if let Some(init) = init.filter(fits) {
                 late.insert(pos, init);
             }
         }
@@ -343,6 +357,18 @@ impl<'p> Events<'p> {
         load.output_args().map(|n| 1 + self.row(n).len()).sum::<usize>() + self.saves(load).len()
     }
 
+    /// Whether an op after a load, `last` at most, reads a loaded cell that only this load gives a value.
+    fn needs(&self, load: OpRef<'_>, pos: usize, last: usize) -> bool {
+        load.output_args().any(|n| {
+            let row = self.row(n);
+            let at = row.partition_point(|t| (t.pos as usize) < pos);
+            // What reads it before the load has found a value; what writes it has given one.
+            let unset = row[..at].is_empty();
+            let next = row[at..].iter().find(|t| t.pos as usize > pos);
+            unset && next.is_some_and(|t| t.reads && t.pos as usize <= last)
+        })
+    }
+
     /// Positions of the ops that share a cell or a file with a load, ascending, itself left out, and
     /// whether each writes what is loaded.
     fn of(&self, load: OpRef<'_>, pos: usize) -> BTreeMap<usize, bool> {
@@ -383,21 +409,6 @@ impl<'p> Events<'p> {
             }
             _ => op.output_args().collect(),
         }
-    }
-
-    /// Whether the op at `other` updates in place a cell that still holds what the load at `pos` brought.
-    fn computes_from(&self, op: OpRef<'_>, other: usize, pos: usize) -> bool {
-        op.output_args().any(|n| {
-            self.at(n, other).is_some_and(|t| t.reads && t.writes)
-                && self.at(n, pos).is_some()
-                && !self.between(n, pos, other).iter().any(|t| t.writes)
-        })
-    }
-
-    /// What the op at a position does to a cell; none when it does not touch it.
-    fn at(&self, name: Name, pos: usize) -> Option<Touch> {
-        let row = self.row(name);
-        row.binary_search_by_key(&(pos as u32), |t| t.pos).ok().map(|i| row[i])
     }
 
     /// The ops after `from` and before `to` that touch a cell.

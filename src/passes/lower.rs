@@ -7,8 +7,8 @@
 //! sweep of both sections.
 //!
 //! What has no form there is an error, not a guess: a `resync` whose direction is decided at run time,
-//! or that must stop on a conflict. The caller decides those beforehand (the CLI compares the
-//! checkpoint's entries).
+//! or that must stop on a conflict, or that believes the parameter if the two disagree (if they agree, the
+//! master must stay). The caller decides those beforehand (the CLI compares the checkpoint's entries).
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
@@ -79,6 +79,7 @@ impl Pass for Lower {
             edit: &mut edit,
             declared: SeededMap::default(),
             next: FxHashMap::default(),
+            entries: SeededMap::default(),
         };
         for (id, effect) in todo {
             match effect {
@@ -138,6 +139,8 @@ struct Cx<'a> {
     declared: SeededMap<(BlockId, Name), Name>,
     /// by cell: the number that its next temporary gets, if that name is free
     next: FxHashMap<Name, u64>,
+    /// by file of one variable: the entry that it holds
+    entries: SeededMap<String, String>,
 }
 
 impl Cx<'_> {
@@ -202,12 +205,12 @@ impl Cx<'_> {
     fn amp_init(&mut self, id: OpId) -> Result<(), PassError> {
         let low = self.low(id)?;
         let op = self.program.op(id);
-        let xs = op.input(sym::X).to_vec();
-        let rewrites: Vec<_> =
-            op.input(sym::MASTER_OF).iter().copied().zip(op.output(sym::MASTER_PARAM_OUT).iter().copied()).collect();
-        if op.output(sym::OUT) != xs {
+        let (xs, outs) = (op.input(sym::X).to_vec(), op.output(sym::OUT).to_vec());
+        if xs != outs {
             return Err(self.no_form(id, "the op does not narrow in place"));
         }
+        let rewrites: Vec<_> =
+            op.input(sym::MASTER_OF).iter().copied().zip(op.output(sym::MASTER_PARAM_OUT).iter().copied()).collect();
         for x in xs {
             self.cast_in_place(id, x, low);
         }
@@ -225,11 +228,11 @@ impl Cx<'_> {
             return Err(self.no_form(id, "the op does not name one pair"));
         };
         if op.output(sym::PARAM_OUT) != [p] || op.output(sym::MASTER_PARAM_OUT) != [m] {
-            return Err(self.no_form(id, "the op does not mend in place"));
+            return Err(self.no_form(id, "the op does not write the pair that it reads"));
         }
-        let text = |name| op.attr(name).and_then(AttrValue::as_str).unwrap_or("");
-        match (text(sym::DIRECTION), text(sym::ON_CONFLICT)) {
-            ("param", _) | ("both", "param") => {
+        let text = |name, default| op.attr(name).and_then(AttrValue::as_str).unwrap_or(default);
+        match (text(sym::DIRECTION, "auto"), text(sym::ON_CONFLICT, "master")) {
+            ("param", _) => {
                 self.widen(id, p, m);
                 self.cast_in_place(id, p, low);
             }
@@ -237,6 +240,13 @@ impl Cx<'_> {
                 // Also a master that was loaded from 16 bits is float32 afterwards.
                 self.cast_in_place(id, m, DType::F32);
                 self.edit.insert(At::Before(id), cast(m, p, DType::F32, low), "the parameter from its master");
+            }
+            ("both", "param") => {
+                return Err(self.no_form(
+                    id,
+                    "whether parameter or master is believed depends on the loaded values; \
+                     compare them and give the direction `param` or `master`",
+                ));
             }
             ("both", _) => {
                 return Err(self.no_form(
@@ -259,7 +269,7 @@ impl Lower {
     fn load(&self, cx: &mut Cx<'_>, id: OpId) -> Result<(), PassError> {
         let op = cx.program.op(id);
         let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("").to_owned();
-        let outs: Vec<Name> = op.output_args().collect();
+        let outs: Vec<Name> = op.output(sym::OUT).to_vec();
         let Some(dir) = self.load_dirs.get(&path) else {
             let plain = op.attr(sym::KEYS).is_none() && (op.kind() != sym::LOAD || outs.len() == 1);
             return match plain {
@@ -268,17 +278,30 @@ impl Lower {
             };
         };
         let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints).unwrap_or_default();
-        for (i, out) in outs.into_iter().enumerate() {
+        let keys = op.attr(sym::KEYS).and_then(AttrValue::as_strs).unwrap_or(&[]).to_vec();
+        let as_fp16 = op.attr(sym::LOAD_AS_FP16).cloned();
+        // A cell that is named twice keeps the last entry.
+        let last: FxHashMap<Name, usize> = outs.iter().enumerate().map(|(i, &n)| (n, i)).collect();
+        for (i, out) in outs.into_iter().enumerate().filter(|(i, n)| last[n] == *i) {
             let name = cx.program.name(out);
             if name.contains(['\\', '\0']) || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
                 return Err(cx.no_form(id, format!("`{name}` cannot be a file name")));
             }
             let file = format!("{}/{name}", dir.trim_end_matches('/'));
+            let key = keys.get(i).map_or(name, |k| k).to_owned();
+            if cx.entries.entry(file.clone()).or_insert_with(|| key.clone()) != &key {
+                return Err(
+                    cx.no_form(id, format!("two entries of {path} are loaded into `{name}`, which has one file"))
+                );
+            }
             let mut load =
                 NewOp::new(sym::LOAD).output(sym::OUT, [out]).attr(sym::FILE_PATH, file.as_str()).attr(sym::OP_ROLE, 0);
             // Paddle ignores attributes that it does not know; with this one the result can be proved.
             if let Some(&dtype) = stored.get(i) {
                 load = load.attr(sym::STORED_DTYPES, AttrValue::Ints([dtype as i32].into()));
+            }
+            if let Some(as_fp16) = &as_fp16 {
+                load = load.attr(sym::LOAD_AS_FP16, as_fp16.clone());
             }
             cx.edit.insert(At::Before(id), load, "one file a variable");
         }

@@ -148,12 +148,22 @@ impl Resync {
     }
 }
 
-/// Pairs to mend: at main's entry, and in main.
-fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
+/// What is to be mended of a pair.
+#[derive(Clone, Copy, Default)]
+struct Broken {
+    /// at main's entry
+    entry: bool,
+    /// in main
+    later: bool,
+    /// in main, a dtype
+    later_dtype: bool,
+}
+
+fn broken_pairs(proof: &Coherence) -> Vec<Broken> {
     let pairs = proof.verdicts.iter().filter(|v| matches!(v.subject, Subject::Pair(_)));
     pairs
         .map(|v| {
-            let (mut entry, mut later) = (false, false);
+            let Broken { mut entry, mut later, mut later_dtype } = Broken::default();
             for f in &v.findings {
                 match f {
                     Finding::Stale { when: When::Entry, .. } | Finding::WrongType { .. } => entry = true,
@@ -162,12 +172,15 @@ fn broken_pairs(proof: &Coherence) -> Vec<(bool, bool)> {
                             || matches!(obligation, Obligation::StoredDtype(_) | Obligation::RunDtype(_));
                     }
                     Finding::Stale { .. } => later = true,
-                    Finding::Unproved { obligation, .. } => later |= !matches!(obligation, Obligation::UnknownOp(_)),
+                    Finding::Unproved { obligation, .. } => {
+                        later |= !matches!(obligation, Obligation::UnknownOp(_));
+                        later_dtype |= matches!(obligation, Obligation::RunDtype(_) | Obligation::StoredDtype(_));
+                    }
                     Finding::Conflict { .. } => entry = true,
                     Finding::Lossy { .. } | Finding::Unset => {}
                 }
             }
-            (entry, later)
+            Broken { entry, later, later_dtype }
         })
         .collect()
 }
@@ -396,7 +409,7 @@ impl Plan<'_> {
     }
 
     /// Mends pairs at main's entry. Returns the op after which each mended pair is in step.
-    fn startup(&mut self, broken: &[(bool, bool)], pos: &[u32]) -> FxHashMap<Name, OpId> {
+    fn startup(&mut self, broken: &[Broken], pos: &[u32]) -> FxHashMap<Name, OpId> {
         let mut events: Vec<Vec<Event>> = vec![Vec::new(); broken.len()];
         // Ops of the global block that read the parameter, in order.
         let mut readers: Vec<Vec<OpId>> = vec![Vec::new(); broken.len()];
@@ -409,7 +422,7 @@ impl Plan<'_> {
         blocks.sort_unstable();
         for block in blocks {
             for op in self.program.ops(block) {
-                for touch in self.touched(op, |i| broken[i].0) {
+                for touch in self.touched(op, |i| broken[i].entry) {
                     events[touch.pair].extend(self.event(op, touch));
                     if touch.reads_param && self.effects.effect(op) != Effect::AmpInit && Some(block) == global {
                         readers[touch.pair].push(op.id);
@@ -418,7 +431,7 @@ impl Plan<'_> {
             }
         }
         let mut anchors = FxHashMap::default();
-        for (i, mut list) in events.into_iter().enumerate().filter(|(i, _)| broken[*i].0) {
+        for (i, mut list) in events.into_iter().enumerate().filter(|(i, _)| broken[*i].entry) {
             // A block that several ops run has no one place in the order.
             if list.iter().any(|e| runs[e.block.index()] > 1) {
                 continue;
@@ -554,15 +567,15 @@ impl Plan<'_> {
     }
 
     /// Mends pairs after the writes of main that break them.
-    fn main(&mut self, broken: &[(bool, bool)]) {
-        if !broken.iter().any(|b| b.1) {
+    fn main(&mut self, broken: &[Broken]) {
+        if !broken.iter().any(|b| b.later) {
             return;
         }
         for block in self.program.section_blocks(Section::Main) {
             // What was written to each broken pair since it was last in step, and by which op.
             let mut pending: indexmap::IndexMap<usize, (bool, bool, OpId)> = indexmap::IndexMap::new();
             for op in self.program.ops(block) {
-                for touch in self.touched(op, |i| broken[i].1) {
+                for touch in self.touched(op, |i| broken[i].later) {
                     let i = touch.pair;
                     match self.event(op, touch) {
                         Some(Event { what: What::Load, param, master, op, .. }) => {
@@ -575,6 +588,9 @@ impl Plan<'_> {
                         }
                         Some(Event { what: What::Misnarrow, op, .. }) => {
                             self.flush(&mut pending, i);
+                            pending.insert(i, (false, true, op));
+                        }
+                        Some(Event { what: What::Sync, op, .. }) if broken[i].later_dtype => {
                             pending.insert(i, (false, true, op));
                         }
                         Some(Event { what: What::Sync | What::Resynced, .. }) => drop(pending.shift_remove(&i)),

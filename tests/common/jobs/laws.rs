@@ -1,7 +1,7 @@
 //! What must hold of every job? Each law runs a job, or its rewrite, in the interpreter and compares.
 //!
 //! A law gives `Err` with what is wrong, or a [`Tally`] of what it looked at, so that a test can refuse
-//! laws that hold because nothing was looked at.
+//! laws that hold because nothing was looked at. One file, because the laws share their runs.
 
 use super::{FILES, Job, Step, Store, any, path};
 use mastercast::analysis::cells::Cells;
