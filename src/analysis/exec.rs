@@ -20,6 +20,9 @@ use std::sync::Arc;
 
 mod control;
 mod pair_ops;
+mod state;
+
+use state::{State, UNSET};
 
 /// Who wrote a cell last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -166,49 +169,8 @@ enum Inputs {
     Mixed,
 }
 
-/// What a cell holds: a term, or one that need not be made until it is asked for. Most cells are
-/// temporaries of which nothing is known but the dtype.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct State(u32);
-
 /// No op wrote the cell.
 const NOBODY: u32 = u32::MAX;
-
-/// Before anything wrote the cell.
-const UNSET: State = State(u32::MAX);
-/// From here on: an opaque term, made on demand; the dtype's code is added.
-const OPAQUE: u32 = u32::MAX - 0xff;
-const OPAQUE_UP_TO_F32: State = State(OPAQUE + 0x80);
-const OPAQUE_UNKNOWN: State = State(OPAQUE + 0x81);
-
-impl State {
-    fn of(v: ValueId) -> State {
-        debug_assert!(v.0 < OPAQUE);
-        State(v.0)
-    }
-
-    fn opaque_of(known: Known) -> Option<State> {
-        match known {
-            Known::Is(d) => u32::try_from(d.code()).ok().filter(|&c| c < 0x80).map(|c| State(OPAQUE + c)),
-            Known::UpToF32 => Some(OPAQUE_UP_TO_F32),
-            Known::Unknown => Some(OPAQUE_UNKNOWN),
-        }
-    }
-
-    #[inline]
-    fn value(self) -> Option<ValueId> {
-        (self.0 < OPAQUE).then_some(ValueId(self.0))
-    }
-
-    fn opaque(self) -> Option<Known> {
-        match self {
-            UNSET => None,
-            OPAQUE_UP_TO_F32 => Some(Known::UpToF32),
-            OPAQUE_UNKNOWN => Some(Known::Unknown),
-            State(s) => s.checked_sub(OPAQUE).map(|code| Known::Is(DType::from_code(code as i32))),
-        }
-    }
-}
 
 impl<'a> Exec<'a> {
     /// A state before startup: nothing is known of any cell.
