@@ -176,7 +176,7 @@ fn prove(program: &Program) -> Result<Coherence, Box<dyn Error>> {
     proof.discharge(|pair, obligation| {
         let Obligation::EntriesAgree { file, param, master_file, master } = obligation else { return None };
         let compare = || -> Result<Option<Settled>, ckpt::CkptError> {
-            let (a, b) = (ckpt::open(Path::new(file))?, ckpt::open(Path::new(master_file))?);
+            let (a, b) = (ckpt::open(Path::new(&**file))?, ckpt::open(Path::new(&**master_file))?);
             let (Some(i), Some(k)) = (a.find(param), b.find(master)) else { return Ok(None) };
             let differ = ckpt::agree_narrowed((&*a, i), (&*b, k), pair.low)?;
             Ok(Some(differ.map_or(Settled::Holds, |d| Settled::Differs(F32::from(d)))))

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 10] = [
     "save_ops/save/w.f32",
     "save_ops/save/n.i64",
     "binary_tensor/lod.bin",
@@ -17,6 +17,8 @@ const FILES: [&str; 8] = [
     "save_vars/combined",
     "safetensors/mlp.safetensors",
     "safetensors/zoo.safetensors",
+    "npz/feed.npz",
+    "npz/columns.npz",
 ];
 
 fn data(name: &str) -> PathBuf {

@@ -504,3 +504,45 @@ fn help_names_the_exit_codes() {
     assert!(run(&["--version"]).exits(0).text().starts_with("mastercast "));
     run(&[]).exits(2);
 }
+
+// ---- paths that are no files
+
+#[cfg(unix)]
+#[test]
+fn devices_pipes_and_links_are_told_from_files() {
+    run(&["show", "/dev/zero"]).exits(2).says(&["is a device"]);
+    run(&["check", "--startup", "/dev/zero", "--main", MAIN]).exits(2).says(&["is a device"]);
+    let (_dir, dir) = temp();
+    // What is written to a pipe arrives there; no file takes its place.
+    let pipe = format!("{dir}/pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|s| s.success()));
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    run(&["show", MAIN, "--as", "proto", "-o", &pipe]).exits(0);
+    assert_eq!(reader.join().unwrap(), read(MAIN));
+    use std::os::unix::fs::FileTypeExt;
+    assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    let schedule = format!("startup, load({pipe}), amp_init, main");
+    job("check", &["--schedule", &schedule]).exits(2).says(&["is not a regular file"]);
+    job("run", &["--steps", "0", "--scope-out", &pipe]).exits(2).says(&["is not a regular file"]);
+    // A name of this process's own output is no file to be replaced.
+    let shown = run(&["show", MAIN, "--as", "proto", "-o", "/dev/stdout"]).exits(0);
+    assert_eq!(shown.out, read(MAIN));
+}
+
+#[test]
+fn odd_numbers_and_marks_are_read() {
+    run(&["diff", STARTUP, MAIN, "-U", "18446744073709551615"]).exits(1);
+    job("run", &["--fuel", "0"]).exits(2).says(&["out of fuel"]);
+    let marked = [b"\xef\xbb\xbf".as_slice(), &run(&["show", MAIN]).out].concat();
+    assert_eq!(fed(&marked, &["show", "-"]).exits(0).out, run(&["show", MAIN]).out);
+}
+
+#[test]
+fn a_text_that_keeps_another_program_beside_its_own_is_refused() {
+    // To read, the op is a relu; what would be written is a tanh.
+    let text = b"program {\n  main {\n    relu() verbatim x\"1a0474616e68\"\n  }\n}\n";
+    fed(text, &["show", "-", "--as", "proto"]).exits(2).says(&["main: blocks[0].ops[0]", "something else"]);
+}

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use half::{bf16, f16};
 use mastercast::diag::Place;
-use mastercast::interp::{Fault, Interpreter, Kernels, Options, Scope, Tensor};
+use mastercast::interp::{Fault, Interpreter, Kernels, Options, Scope, Tensor, TensorError};
 use mastercast::ir::{AttrValue, DType, Program, ProgramBuilder, Section, SectionBuilder};
 
 // ---- control flow
@@ -289,4 +289,114 @@ fn random_values_depend_on_seed_and_name_and_not_on_place() {
     assert_ne!(a, b);
     assert_ne!(a, values(&p("a", "b"), 2)[0]);
     assert!(a.iter().all(|v| (-0.5..0.5).contains(v)) && a.iter().any(|v| *v < -0.25) && a.iter().any(|v| *v > 0.25));
+}
+
+#[test]
+fn a_dimension_of_zero_hides_no_overflow() {
+    let scope = || Scope::new();
+    // The whole has no elements, its parts more than fit in any number.
+    for shape in [&[0, 1 << 40, 1 << 40][..], &[1 << 40, 1 << 40, 0]] {
+        let p = main_of(|s| {
+            s.op("fill_constant").out("Out", ["x"]).attr("shape", longs(shape)).attr("dtype", DType::F32).done();
+        });
+        let e = fault_of(&p, &mut scope(), Options::default());
+        assert!(matches!(e.fault(), Fault::Tensor(TensorError::TooLarge { .. })), "{e}");
+    }
+    let outer = main_of(|s| {
+        s.op("fill_constant").out("Out", ["x"]).attr("shape", longs(&[1 << 40, 0])).attr("dtype", DType::F32).done();
+        s.op("fill_constant").out("Out", ["y"]).attr("shape", longs(&[0, 1 << 40])).attr("dtype", DType::F32).done();
+        s.op("fill_constant").out("Out", ["g"]).attr("shape", longs(&[0])).attr("dtype", DType::F32).done();
+        s.op("matmul_v2_grad").arg("X", ["x"]).arg("Y", ["y"]).arg("Out@GRAD", ["g"]).out("X@GRAD", ["dx"]).done();
+    });
+    let e = fault_of(&outer, &mut scope(), Options::default());
+    assert!(matches!(e.fault(), Fault::Tensor(TensorError::TooLarge { .. })), "{e}");
+    let deep = main_of(|s| {
+        s.op("fill_constant").out("Out", ["x"]).attr("shape", longs(&[1; 65])).attr("dtype", DType::F32).done();
+    });
+    let e = fault_of(&deep, &mut scope(), Options::default());
+    assert!(matches!(e.fault(), Fault::Tensor(TensorError::Rank { rank: 65 })), "{e}");
+}
+
+/// A loop whose body is `body`, which never ends.
+fn endless(body: impl FnOnce(&mut SectionBuilder<'_>)) -> Program {
+    let mut b = ProgramBuilder::new();
+    b.section(Section::Main);
+    let mut sub = b.sub_block(Section::Main, 0);
+    body(&mut sub);
+    let block = sub.index();
+    let mut m = b.section(Section::Main);
+    m.op("while")
+        .arg("Condition", ["go"])
+        .out("StepScopes", ["scopes"])
+        .attr("sub_block", AttrValue::Block(block))
+        .done();
+    // Some op reads the scopes, so that each iteration leaves its own.
+    m.op("while_grad").arg("StepScopes", ["scopes"]).attr("sub_block", AttrValue::Block(block)).done();
+    b.finish()
+}
+
+#[test]
+fn what_a_loop_leaves_behind_counts_as_memory() {
+    let go = || {
+        let mut s = Scope::new();
+        s.set("go", Tensor::new(&[1], vec![true]).unwrap());
+        s.set("x", f32s(&[1.0; 100]));
+        s
+    };
+    let small = || options(|o| o.memory_limit = 1 << 20);
+    // Scopes without a single variable.
+    let e = fault_of(&endless(|_| {}), &mut go(), small());
+    assert!(matches!(e.fault(), Fault::Memory { .. }), "{e}");
+    // Values that were fetched, each of its own.
+    let fetching = endless(|s| {
+        s.op("scale").arg("X", ["x"]).out("Out", ["x"]).attr("bias", 1.0f32).done();
+        s.op("fetch").arg("X", ["x"]).out("Out", ["fetched"]).done();
+    });
+    let e = fault_of(&fetching, &mut go(), small());
+    assert!(matches!(e.fault(), Fault::Memory { .. }), "{e}");
+}
+
+#[test]
+fn of_very_many_warnings_the_first_are_kept() {
+    let p = main_of(|s| {
+        s.persistable("w", DType::F16, [1]);
+        s.persistable("m", DType::F32, [1]);
+        for _ in 0..3000 {
+            s.op("assign").arg("X", ["other"]).out("Out", ["w"]).done();
+            s.op("resync")
+                .arg("Param", ["w"])
+                .arg("MasterParam", ["m"])
+                .out("ParamOut", ["w"])
+                .out("MasterParamOut", ["m"])
+                .attr("dtype", DType::F16)
+                .attr("direction", "both")
+                .done();
+        }
+    });
+    let mut s = Scope::new();
+    s.set("other", low(&[2.0], DType::F16));
+    s.set("m", f32s(&[1.0]));
+    let stats = run(&p, &mut s);
+    assert_eq!(stats.warnings.len(), 1001);
+    assert!(stats.warnings[1000].message.contains("later ones"));
+}
+
+#[test]
+fn a_file_that_a_save_replaces_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let path = path.to_str().unwrap();
+    let p = main_of(|s| {
+        for (from, to) in [("a", "x1"), ("b", "x2")] {
+            s.op("save").arg("X", [from]).attr("file_path", path).done();
+            s.op("load").out("Out", [to]).attr("file_path", path).done();
+        }
+        s.persistable("x1", DType::F32, [1]);
+        s.persistable("x2", DType::F32, [1]);
+    });
+    let mut s = Scope::new();
+    s.set("a", f32s(&[1.0]));
+    s.set("b", f32s(&[2.0]));
+    run(&p, &mut s);
+    assert_eq!((s.get("x1").unwrap().to_f32_vec(), s.get("x2").unwrap().to_f32_vec()), (vec![1.0], vec![2.0]));
 }

@@ -4,7 +4,7 @@ mod proto_common;
 
 use mastercast::ir::Section;
 use mastercast::paddle::proto::{
-    MAX_GROUP_DEPTH, MAX_SLOTS, ProtoErrorKind as Bad, export, import, looks_like_program, read_program,
+    MAX_GROUP_DEPTH, MAX_SLOTS, ProtoErrorKind as Bad, contradiction, export, import, looks_like_program, read_program,
 };
 use proto_common::tree::{Body, Field, Kind, Message};
 use proto_common::{check, fails, file, with};
@@ -246,4 +246,40 @@ impl ReplaceFirst for Vec<u8> {
         self.splice(at..at + from.len(), to.iter().copied());
         self
     }
+}
+
+/// Of two names in one declaration the last counts, whatever their lengths, and for this declaration alone.
+#[test]
+fn attack_a_second_name() {
+    let var = |bytes: &[u8]| Field::bytes(3, bytes);
+    let tensor = b"\x12\x02\x08\x07";
+    let two = [b"\x0A\x01x".as_slice(), tensor, b"\x0A\x01y"].concat();
+    let more = [b"\x0A\x01z".as_slice(), tensor, b"\x0A\x01y"].concat();
+    let longer = [b"\x0A\x01q".as_slice(), tensor, b"\x0A\x02ww"].concat();
+    let mut fields = vec![Field::int(1, 0), Field::int(2, u64::MAX)];
+    fields.extend([&two[..], &more, &two, &longer].map(var));
+    let m = Message::new(Kind::Program, vec![Field::message(1, Message::new(Kind::Block, fields))]);
+    let p = check(&m.encode()).unwrap();
+    let block = p.block(p.global_block(Section::Main).unwrap());
+    let names: Vec<&str> = block.vars.iter().map(|&v| p.name(p.var(v).name)).collect();
+    assert_eq!(names, ["y", "y", "y", "ww"]);
+}
+
+/// A text or JSON file may keep bytes that say something else: the tool refuses it.
+#[test]
+fn attack_bytes_that_contradict_their_row() {
+    let read = |text: &str| {
+        let (program, mistakes) = mastercast::text::parse(text, "t");
+        assert!(mistakes.is_empty());
+        program
+    };
+    let honest = mastercast::text::print(&read_program(None, Some(&file("unknown.pb"))).unwrap());
+    assert!(contradiction(&read(&honest), Section::Main).is_none());
+    let found = (0..10).filter(|digit| {
+        // One digit of each kept string is changed.
+        let lie = honest.replace(" x\"", &format!(" x\"0{digit}"));
+        let (program, mistakes) = mastercast::text::parse(&lie, "t");
+        mistakes.is_empty() && contradiction(&program, Section::Main).is_some()
+    });
+    assert_eq!(found.count(), 10);
 }

@@ -425,6 +425,7 @@ fn absurd_programs_take_linear_work() {
     assert_eq!(
         lines(&found),
         [
+            "error[dangling-block]: names sub-block 1, which more than 16 ops run @ main: blocks[0].ops[16]: conditional_block(Cond: c)",
             "warning[read-before-write]: reads `a`, which nothing has written yet @ main: blocks[1].ops[0]: (Out: a) = relu(X: a)"
         ]
     );

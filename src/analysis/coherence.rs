@@ -7,17 +7,20 @@
 //! What is checked (SEMANTICS §5): **in step** at main's entry, at the end of a step, and before every
 //! op of main that reads either cell; **typed** and **lossless** at main's entry. **Fresh** follows from
 //! in step: equal terms descend from the same loads; a load that an initialiser overwrites is
-//! reported apart.
+//! reported apart. Of a derived copy, only that it is what its op would make of its sources at main's
+//! entry: main may mean to update the source alone.
 
 use crate::analysis::effects::Access;
-use crate::analysis::exec::{Exec, ExecOptions, Form, Observer, Silent, Writer, cast_to};
+use crate::analysis::exec::{Exec, ExecOptions, Form, Observer, Silent, Writer};
 use crate::analysis::facts::Facts;
 use crate::analysis::pairs::Pair;
-use crate::analysis::values::{Known, Tuple, Value, ValueId};
+use crate::analysis::values::{Known, Value, ValueId};
 use crate::ir::{DType, F32, OpId, OpRef, Program, Section};
-use crate::names::{Name, SeededSet, Symbol, sym};
+use crate::names::{Name, SeededSet, sym};
 use crate::ops::{Effect, Ops};
-use rustc_hash::FxHashSet;
+use std::sync::Arc;
+
+mod others;
 
 /// What a verdict is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,11 +57,11 @@ pub enum Obligation {
     /// entry `param` of the file, narrowed, equals entry `master`, narrowed
     EntriesAgree {
         /// the checkpoint that brought the parameter
-        file: String,
+        file: Arc<str>,
         /// the parameter's key
         param: String,
         /// the checkpoint that brought the master
-        master_file: String,
+        master_file: Arc<str>,
         /// the master's key
         master: String,
     },
@@ -220,6 +223,31 @@ pub enum Settled {
 }
 
 /// Proves what can be proved of a program, with the crate's op table.
+///
+/// ```
+/// use mastercast::analysis::coherence;
+/// let (program, found) = mastercast::text::parse(r#"
+///   program {
+///     startup {
+///       param w : f32[2] persistable
+///       var w_fp32_master_0 : f32[2] persistable
+///       (Out: w) = fill_constant() {dtype: f32, shape: [2L], value: 0.5f}
+///       (Out: w_fp32_master_0) = cast(X: w) {in_dtype: f32, out_dtype: f32}
+///       (Out: w) = load() {file_path: "ckpt.safetensors", stored_dtypes: [f32]}
+///       (Out: w) = amp_init(X: w) {dtype: f16}
+///     }
+///     main {
+///       param w : f16[2] persistable
+///       var w_fp32_master_0 : f32[2] persistable
+///     }
+///   }"#, "job");
+/// assert!(found.is_empty());
+/// // The load came after the master was cast: the master still holds the initial value.
+/// let proof = coherence(&program);
+/// assert!(!proof.proved());
+/// let said = mastercast::analysis::diagnostics(&proof, &program);
+/// assert_eq!(said.iter().next().unwrap().code.as_str(), "stale-master");
+/// ```
 pub fn coherence(program: &Program) -> Coherence {
     coherence_with(program, Ops::standard(), &[], ExecOptions::default())
 }
@@ -247,8 +275,8 @@ pub fn prove(facts: &Facts<'_>, options: ExecOptions) -> Coherence {
         entry_findings(&mut exec, i, no_startup, verdict, &mut out.remarks);
     }
     let mut others = Vec::new();
-    derived(&mut exec, &mut others);
-    singles(&mut exec, &mut others);
+    others::derived(&mut exec, &mut others);
+    others::singles(&mut exec, &mut others);
 
     // What held at entry must hold through a step, for every step.
     let lost = |f: &Finding| matches!(f, Finding::Stale { .. } | Finding::Unset);
@@ -353,7 +381,7 @@ fn typed(exec: &mut Exec<'_>, cell: Name, v: ValueId, declared: DType, findings:
             let never = |f: &Finding| matches!(f, Finding::Unproved { obligation: Obligation::NeverWritten(_), .. });
             // That nothing wrote a pair is told once.
             let finding = unproved(obligation);
-            if !findings.contains(&finding) && !(never(&finding) && findings.iter().any(never)) {
+            if !(findings.contains(&finding) || never(&finding) && findings.iter().any(never)) {
                 findings.push(finding);
             }
         }
@@ -409,9 +437,9 @@ fn disagreement(exec: &mut Exec<'_>, i: usize, when: When) -> Finding {
     }
     if let (Some((f, k)), Some((mf, mk))) = (plain_load(exec, p), plain_load(exec, m)) {
         return unproved(Obligation::EntriesAgree {
-            file: exec.file_path(f).to_owned(),
+            file: exec.file_path(f),
             param: exec.key_text(k).to_owned(),
-            master_file: exec.file_path(mf).to_owned(),
+            master_file: exec.file_path(mf),
             master: exec.key_text(mk).to_owned(),
         });
     }
@@ -437,102 +465,6 @@ fn plain_load(exec: &Exec<'_>, mut v: ValueId) -> Option<(u32, u32)> {
             Value::Load { file, key, version: 0, .. } => return Some((file, key)),
             _ => return None,
         }
-    }
-}
-
-/// Persistables whose last write in startup is a pure function of other persistables.
-fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
-    let program = exec.program;
-    let Some(global) = program.global_block(Section::Startup) else { return };
-    for op in program.ops(global) {
-        let effect = exec.effects.effect(op);
-        if !matches!(effect, Effect::Copy | Effect::Cast | Effect::Pure) {
-            continue;
-        }
-        let inputs: Vec<Name> = op.input_args().collect();
-        let Some(&source) = inputs.first() else { continue };
-        // An op that overwrites what it reads leaves nothing to compare with.
-        let sources: FxHashSet<Name> = inputs.iter().copied().collect();
-        let in_place = op.output_args().any(|n| sources.contains(&n));
-        if in_place || !inputs.iter().copied().chain(op.attr_vars()).all(|n| exec.cells.get(n).persistable) {
-            continue;
-        }
-        let newest = inputs.iter().copied().find(|&n| exec.writer(n) != Writer::Nobody).unwrap_or(source);
-        let mut made: Option<[Derivation; 2]> = None;
-        let outputs = op.outputs().flat_map(|s| s.args.iter().enumerate().map(move |(i, &cell)| (s.name, i, cell)));
-        for (slot, i, cell) in outputs {
-            if exec.writer(cell) != Writer::Op(op.id) || !exec.cells.get(cell).persistable {
-                continue;
-            }
-            let is_pair = exec.pairs.of(cell).any(|k| {
-                let p = exec.pairs.rows()[k];
-                inputs == [p.param] && p.master == cell || inputs == [p.master] && p.param == cell
-            });
-            if is_pair {
-                continue;
-            }
-            let made = made.get_or_insert_with(|| {
-                let args = exec.arguments(op);
-                // A copy that was made before its source was narrowed in place holds what the source held then.
-                let wide = args.iter().map(|&v| match exec.values.get(v) {
-                    Value::Cast(d, inner) if d.is_low() => inner,
-                    _ => v,
-                });
-                let wide: Vec<ValueId> = wide.collect();
-                [Derivation::of(exec, &args), Derivation::of(exec, &wide)]
-            });
-            let now = exec.value(cell);
-            let holds = made.iter().any(|args| again(exec, op, (slot, i), args) == Some(now));
-            let mut findings = Vec::new();
-            if !holds {
-                findings.push(Finding::Stale {
-                    when: When::Entry,
-                    old: cell,
-                    new: newest,
-                    old_writer: exec.writer(cell),
-                    new_writer: exec.writer(newest),
-                });
-            }
-            out.push(Verdict { subject: Subject::Copy { cell, source, op: op.id }, findings });
-        }
-    }
-}
-
-/// Arguments that a copy may have been derived from; there is at least one.
-struct Derivation {
-    first: ValueId,
-    all: Tuple,
-    known: Known,
-}
-
-impl Derivation {
-    fn of(exec: &mut Exec<'_>, args: &[ValueId]) -> Derivation {
-        Derivation { first: args[0], all: exec.values.tuple(args), known: exec.moved(args) }
-    }
-}
-
-/// What an output of a derivation would be on these arguments.
-fn again(exec: &mut Exec<'_>, op: OpRef<'_>, output: (Symbol, usize), args: &Derivation) -> Option<ValueId> {
-    match exec.effects.effect(op) {
-        Effect::Copy => Some(args.first),
-        Effect::Cast => cast_to(op).map(|to| exec.values.cast(to, args.first)),
-        _ => Some(exec.pure(op, output, args.all, args.known)),
-    }
-}
-
-/// 16-bit parameters without a master: only the run-time dtype is claimed.
-fn singles(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
-    let program = exec.program;
-    let Some(global) = program.global_block(Section::Main) else { return };
-    for &var in &program.block(global).vars {
-        let v = program.var(var);
-        if !v.dtype.is_low() || !v.persistable() || exec.pairs.has(v.name) || exec.writer(v.name) == Writer::Nobody {
-            continue;
-        }
-        let mut findings = Vec::new();
-        let value = exec.value(v.name);
-        typed(exec, v.name, value, v.dtype, &mut findings);
-        out.push(Verdict { subject: Subject::Param(v.name), findings });
     }
 }
 

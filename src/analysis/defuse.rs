@@ -147,6 +147,9 @@ impl Walk<'_, '_> {
                 }
             });
             for sub in op.sub_blocks() {
+                // What a block declares for itself has no definition before, and none after.
+                let own = program.block(sub).vars.iter().map(|&v| program.var(v)).filter(|v| !v.persistable());
+                let own: Vec<_> = own.map(|v| (v.name, self.current[v.name.index()].take())).collect();
                 let writes = &effects.block(sub).writes;
                 let saved: Vec<_> = writes.iter().map(|n| self.current[n.index()]).collect();
                 if effects.effect(op) == Effect::While {
@@ -155,7 +158,10 @@ impl Walk<'_, '_> {
                     }
                 }
                 self.block(sub);
-                for (name, def) in writes.iter().zip(saved) {
+                for (&name, def) in writes.iter().zip(saved) {
+                    self.current[name.index()] = def;
+                }
+                for (name, def) in own {
                     self.current[name.index()] = def;
                 }
             }

@@ -53,7 +53,8 @@ impl<'p> Effects<'p> {
             blocks: IdVec::filled(BlockEffect::default(), n),
             persistable: FxHashSet::default(),
         };
-        if n > 2 {
+        // One block is a global one; two may be the global blocks, or one with its sub-block.
+        if n > 1 {
             let vars = program.block_ids().flat_map(|b| &program.block(b).vars).map(|&v| program.var(v));
             this.persistable = vars.filter(|v| v.persistable()).map(|v| v.name).collect();
             let mut state = IdVec::filled(Visit::New, n);
@@ -105,7 +106,7 @@ impl<'p> Effects<'p> {
         for op in self.program.ops(block) {
             // A block that is still open contains itself; the verifier reports it.
             out.saves |= self.may_save(op);
-            out.unknown |= self.kinds.get(op.kind()).effect == Effect::Unknown
+            out.unknown |= self.effect(op) == Effect::Unknown
                 || op.sub_blocks().any(|b| state[b] == Visit::Open || self.blocks[b].unknown);
             self.each(op, |name, access| {
                 if own.contains(&name) {
@@ -133,7 +134,7 @@ impl<'p> Effects<'p> {
     pub fn each(&self, op: OpRef<'_>, mut f: impl FnMut(Name, Access)) {
         op.input_args().for_each(|n| f(n, Access::Read));
         op.attr_vars().for_each(|n| f(n, Access::Read));
-        let effect = self.kinds.get(op.kind()).effect;
+        let effect = self.effect(op);
         if op.has_sub_blocks() {
             for b in op.sub_blocks() {
                 self.blocks[b].reads.iter().for_each(|&n| f(n, Access::Read));
@@ -165,10 +166,14 @@ impl<'p> Effects<'p> {
             || op.has_sub_blocks() && op.sub_blocks().any(|b| self.blocks[b].saves)
     }
 
-    /// The effect class of an op.
+    /// The effect class of an op. What runs sub-blocks and is no control op of the table is unknown.
     #[inline]
     pub fn effect(&self, op: OpRef<'_>) -> Effect {
-        self.kinds.get(op.kind()).effect
+        match self.kinds.get(op.kind()).effect {
+            control @ (Effect::Cond | Effect::While) => control,
+            _ if op.has_sub_blocks() => Effect::Unknown,
+            effect => effect,
+        }
     }
 }
 

@@ -14,10 +14,15 @@ use crate::analysis::values::{Choice, Known, Tuple, Value, ValueId, Values};
 use crate::entity::EntityId;
 use crate::ir::{AttrValue, BlockId, DType, OpId, OpRef, Program, Section};
 use crate::names::{Name, SeededMap, Symbol, sym};
-use crate::ops::{Effect, Wants};
+use crate::ops::Effect;
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 mod control;
+mod pair_ops;
+mod state;
+
+use state::{State, UNSET};
 
 /// Who wrote a cell last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +82,14 @@ pub struct ExecOptions {
 /// turn, come near; beyond it nothing is known of what a block writes.
 const STEPS_A_ROW: u64 = 256;
 
+/// What a pure op computes from: its arguments, and how they stand in its slots.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    args: Tuple,
+    known: Known,
+    form: u32,
+}
+
 /// Texts with numbers, in order of first use.
 #[derive(Default)]
 struct Texts<'a> {
@@ -120,11 +133,15 @@ pub struct Exec<'a> {
     /// whether a load has been met at all
     any_load: bool,
     files: Texts<'a>,
+    /// by file: its path
+    paths: Vec<Arc<str>>,
     keys: Texts<'a>,
     /// for a file of unnamed tensors: keys by place
-    places: FxHashMap<(u32, u32), u32>,
+    places: SeededMap<(u32, u32), u32>,
+    /// by such a key, counted from the last number down: the key that it is made of
+    named: Vec<u32>,
     /// forms of pure functions
-    forms: FxHashMap<Box<[u32]>, u32>,
+    forms: SeededMap<Box<[u32]>, u32>,
     /// How many saves there were. Two paths may name one file (a directory and a file in it, a link), so
     /// that any save may have replaced any entry.
     saves: u32,
@@ -152,49 +169,8 @@ enum Inputs {
     Mixed,
 }
 
-/// What a cell holds: a term, or one that need not be made until it is asked for. Most cells are
-/// temporaries of which nothing is known but the dtype.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct State(u32);
-
 /// No op wrote the cell.
 const NOBODY: u32 = u32::MAX;
-
-/// Before anything wrote the cell.
-const UNSET: State = State(u32::MAX);
-/// From here on: an opaque term, made on demand; the dtype's code is added.
-const OPAQUE: u32 = u32::MAX - 0xff;
-const OPAQUE_UP_TO_F32: State = State(OPAQUE + 0x80);
-const OPAQUE_UNKNOWN: State = State(OPAQUE + 0x81);
-
-impl State {
-    fn of(v: ValueId) -> State {
-        debug_assert!(v.0 < OPAQUE);
-        State(v.0)
-    }
-
-    fn opaque_of(known: Known) -> Option<State> {
-        match known {
-            Known::Is(d) => u32::try_from(d.code()).ok().filter(|&c| c < 0x80).map(|c| State(OPAQUE + c)),
-            Known::UpToF32 => Some(OPAQUE_UP_TO_F32),
-            Known::Unknown => Some(OPAQUE_UNKNOWN),
-        }
-    }
-
-    #[inline]
-    fn value(self) -> Option<ValueId> {
-        (self.0 < OPAQUE).then_some(ValueId(self.0))
-    }
-
-    fn opaque(self) -> Option<Known> {
-        match self {
-            UNSET => None,
-            OPAQUE_UP_TO_F32 => Some(Known::UpToF32),
-            OPAQUE_UNKNOWN => Some(Known::Unknown),
-            State(s) => s.checked_sub(OPAQUE).map(|code| Known::Is(DType::from_code(code as i32))),
-        }
-    }
-}
 
 impl<'a> Exec<'a> {
     /// A state before startup: nothing is known of any cell.
@@ -213,9 +189,11 @@ impl<'a> Exec<'a> {
             unread: vec![None; n],
             any_load: false,
             files: Texts::default(),
+            paths: Vec::new(),
             keys: Texts::default(),
-            places: FxHashMap::default(),
-            forms: FxHashMap::default(),
+            places: SeededMap::default(),
+            named: Vec::new(),
+            forms: SeededMap::default(),
             saves: 0,
             choices: 0,
             open: vec![false; program.block_rows()],
@@ -461,12 +439,10 @@ impl<'a> Exec<'a> {
             Effect::Pure => {
                 // All are read before one is written.
                 let args = self.arguments(op);
-                // They move values: the result has the dtype of what is moved.
-                let known = self.moved(&args);
-                let args = self.values.tuple(&args);
+                let operands = self.operands(op, &args);
                 for slot in op.outputs() {
                     for (i, &name) in slot.args.iter().enumerate() {
-                        let v = self.pure(op, (slot.name, i), args, known);
+                        let v = self.pure(op, (slot.name, i), &operands);
                         self.set(op, name, v, observer);
                     }
                 }
@@ -495,16 +471,25 @@ impl<'a> Exec<'a> {
         op.input_args().chain(op.attr_vars()).map(|n| self.value(n)).collect()
     }
 
-    /// What an output of a pure op (by its slot and place in it) is on these arguments.
-    pub fn pure(&mut self, op: OpRef<'_>, (slot, index): (Symbol, usize), args: Tuple, known: Known) -> ValueId {
-        let slots = op.inputs().flat_map(|s| [s.name.index() as u32, s.args.len() as u32]);
-        let form: Vec<u32> = slots.chain([slot.index() as u32, index as u32]).collect();
+    /// What a pure op computes from.
+    pub fn operands(&mut self, op: OpRef<'_>, args: &[ValueId]) -> Operands {
+        let slots: Vec<u32> = op.inputs().flat_map(|s| [s.name.index() as u32, s.args.len() as u32]).collect();
+        // They move values: the result has the dtype of what is moved.
+        Operands { args: self.values.tuple(args), known: self.moved(args), form: self.form_number(&slots) }
+    }
+
+    /// What an output of a pure op (by its slot and place in it) is on these operands.
+    pub fn pure(&mut self, op: OpRef<'_>, (slot, index): (Symbol, usize), operands: &Operands) -> ValueId {
+        let form = self.form_number(&[operands.form, slot.index() as u32, index as u32]);
+        self.values.apply(op.kind(), op.data().attrs, form, operands.args, operands.known)
+    }
+
+    fn form_number(&mut self, form: &[u32]) -> u32 {
         let next = self.forms.len() as u32;
-        let form = match self.forms.get(&form[..]) {
-            Some(&form) => form,
+        match self.forms.get(form) {
+            Some(&number) => number,
             None => *self.forms.entry(form.into()).or_insert(next),
-        };
-        self.values.apply(op.kind(), op.data().attrs, form, args, known)
+        }
     }
 
     fn choice(&mut self, op: OpId) -> Choice {
@@ -542,166 +527,16 @@ impl<'a> Exec<'a> {
         }
     }
 
-    fn optimizer(&mut self, op: OpRef<'_>, wants: Wants, observer: &mut dyn Observer) {
-        let (params, masters) = (op.output(sym::PARAM_OUT), op.output(sym::MASTER_PARAM_OUT));
-        let (old_params, old_masters) = (op.input(sym::PARAM), op.input(sym::MASTER_PARAM));
-        // A kind that is not for several parameters at once updates the first alone.
-        let several = params.len() > 1 && !op.kind_str().starts_with("merged_");
-        let uses_master = wants == Wants::Master
-            && !several
-            && [masters.len(), old_params.len(), old_masters.len()] == [params.len(); 3]
-            && op.attr(sym::MULTI_PRECISION).and_then(AttrValue::as_bool) == Some(true);
-        // A skipped update leaves both as they were: one decision for both cells.
-        let skips = !op.input(sym::SKIP_UPDATE).is_empty();
-        let old: Vec<_> = old_params.iter().map(|&p| self.value(p)).collect();
-        if uses_master {
-            let old_masters: Vec<_> = old_masters.iter().map(|&m| self.value(m)).collect();
-            for i in 0..params.len() {
-                // The parameter keeps its run-time dtype: one that is still as wide as its master takes it as it is.
-                let (old_p, old_m) = (old[i], old_masters[i]);
-                let mut new_m = self.values.fresh(Value::Opaque(op.id, i as u32), Known::Is(DType::F32));
-                let mut new_p = match self.values.known(old_p) {
-                    _ if old_p == old_m => new_m,
-                    Known::Is(d) => self.values.cast(d, new_m),
-                    known => self.values.fresh(Value::Opaque(op.id, i as u32), known),
-                };
-                if skips {
-                    let choice = self.choice(op.id);
-                    new_m = self.values.join(choice, new_m, old_m);
-                    new_p = self.values.join(choice, new_p, old_p);
-                }
-                self.set(op, masters[i], new_m, observer);
-                self.set(op, params[i], new_p, observer);
-            }
-        }
-        let done = |slot| uses_master && (slot == sym::PARAM_OUT || slot == sym::MASTER_PARAM_OUT);
-        for slot in op.outputs().filter(|s| !done(s.name)) {
-            for (i, &name) in slot.args.iter().enumerate() {
-                let known = match slot.name == sym::PARAM_OUT && !several {
-                    true => old.get(i).map_or(Known::Unknown, |&v| self.values.known(v)),
-                    false => Known::Unknown,
-                };
-                self.set_opaque(op, name, i as u32, known, observer);
-            }
-        }
-    }
-
     /// The path of a file number.
-    pub fn file_path(&self, file: u32) -> &'a str {
-        self.files.text(file)
+    pub fn file_path(&self, file: u32) -> Arc<str> {
+        // Shared: every pair of a program may be loaded from one file.
+        self.paths.get(file as usize).cloned().unwrap_or_default()
     }
 
     /// The text of a key number.
     pub fn key_text(&self, key: u32) -> &'a str {
-        let place = self.places.iter().find(|&(_, &k)| k == key);
-        self.keys.text(place.map_or(key, |(&(name, _), _)| name))
-    }
-
-    fn load(&mut self, op: OpRef<'a>, observer: &mut dyn Observer) {
-        self.any_load = true;
-        let path = op.attr(sym::FILE_PATH).and_then(AttrValue::as_str).unwrap_or("");
-        let file = self.files.number(path);
-        let keys = op.attr(sym::KEYS).and_then(AttrValue::as_strs).unwrap_or(&[]);
-        let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints).unwrap_or_default();
-        let as_fp16 = op.attr(sym::LOAD_AS_FP16).and_then(AttrValue::as_bool) == Some(true);
-        for (i, &name) in op.output(sym::OUT).iter().enumerate() {
-            let key = keys.get(i).map_or(self.program.name(name), |k| k);
-            let mut key = self.keys.number(key);
-            if op.kind() != sym::LOAD {
-                // Tensors without names: the place counts as well as the name that the load gives.
-                let next = u32::MAX - self.places.len() as u32;
-                key = *self.places.entry((key, i as u32)).or_insert(next);
-            }
-            let known = match stored.get(i) {
-                Some(&code) => i32::try_from(code).map_or(Known::Unknown, |c| Known::Is(DType::from_code(c))),
-                // What a 16-bit cell may be loaded from (SEMANTICS §8); the interpreter refuses the rest.
-                None if self.cells.dtype(self.program, name).is_some_and(DType::is_low) => Known::UpToF32,
-                None => Known::Unknown,
-            };
-            let mut v = self.values.load(file, key, self.saves, known);
-            if as_fp16 {
-                v = self.values.cast(DType::F16, v);
-            }
-            self.set(op, name, v, observer);
-            self.unread[name.index()] = Some(op.id);
-        }
-        for slot in op.outputs().filter(|s| s.name != sym::OUT) {
-            slot.args.iter().for_each(|&name| self.set_opaque(op, name, 0, Known::Unknown, observer));
-        }
-    }
-
-    fn amp_init(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
-        let Some(&AttrValue::Int(code)) = op.attr(sym::DTYPE) else { return self.unknown(op, observer) };
-        // All parameters are read before one is written; then all of `MasterOf`.
-        let new = self.casts(op.input(sym::X), DType::from_code(code));
-        for (&out, v) in op.output(sym::OUT).iter().zip(new) {
-            self.set(op, out, v, observer);
-        }
-        if self.options.ignore_rewrite {
-            return;
-        }
-        let new = self.casts(op.input(sym::MASTER_OF), DType::F32);
-        for (&m, v) in op.output(sym::MASTER_PARAM_OUT).iter().zip(new) {
-            self.set(op, m, v, observer);
-        }
-    }
-
-    fn casts(&mut self, names: &[Name], to: DType) -> Vec<ValueId> {
-        let values: Vec<_> = names.iter().map(|&n| self.value(n)).collect();
-        values.into_iter().map(|v| self.values.cast(to, v)).collect()
-    }
-
-    fn resync(&mut self, op: OpRef<'_>, observer: &mut dyn Observer) {
-        let (&[p], &[m]) = (op.input(sym::PARAM), op.input(sym::MASTER_PARAM)) else {
-            return self.unknown(op, observer);
-        };
-        let in_place = op.output(sym::PARAM_OUT) == [p] && op.output(sym::MASTER_PARAM_OUT) == [m];
-        let Some(&AttrValue::Int(code)) = op.attr(sym::DTYPE).filter(|_| in_place && p != m) else {
-            return self.unknown(op, observer);
-        };
-        let low = DType::from_code(code);
-        let (pv, old_m) = (self.value(p), self.value(m));
-        let agree = self.values.cast(low, pv) == self.values.cast(low, old_m);
-        // Whatever the master was, it is float32 afterwards.
-        let mv = self.values.cast(DType::F32, old_m);
-        let wide = self.values.cast(DType::F32, pv);
-        let takes_param = op.attr(sym::ON_CONFLICT).and_then(AttrValue::as_str) == Some("param");
-        let new_m = match op.attr(sym::DIRECTION).and_then(AttrValue::as_str) {
-            Some("param") => wide,
-            Some("master") => mv,
-            Some("both") if takes_param && !agree => {
-                let choice = self.choice(op.id);
-                self.values.join(choice, wide, mv)
-            }
-            Some("both") => mv,
-            // Decided by what was loaded since the last resync; when neither was, the op does nothing, which is
-            // the same as taking the master when both are as they must be.
-            Some("auto") if self.loaded(p) || self.loaded(m) || (mv == old_m && self.values.cast(low, mv) == pv) => {
-                let choice = self.choice(op.id);
-                self.values.join(choice, wide, mv)
-            }
-            // Narrowed, or left as wide as the master.
-            Some("auto") if pv == mv && mv == old_m => {
-                let (choice, narrow) = (self.choice(op.id), self.values.cast(low, mv));
-                let new_p = self.values.join(choice, narrow, pv);
-                return self.set(op, p, new_p, observer);
-            }
-            _ => return self.unknown(op, observer),
-        };
-        let new_p = self.values.cast(low, new_m);
-        self.set(op, m, new_m, observer);
-        self.set(op, p, new_p, observer);
-    }
-
-    /// Whether a load surely wrote the cell last: its last writer is one, and no branch around it.
-    fn loaded(&mut self, name: Name) -> bool {
-        let v = self.value(name);
-        let entry = match self.values.get(v) {
-            Value::Cast(_, inner) => self.values.get(inner),
-            value => value,
-        };
-        matches!(entry, Value::Load { .. })
-            && self.writer(name).op().is_some_and(|op| self.effects.effect(self.program.op(op)) == Effect::Load)
+        let named = self.named.get((u32::MAX - key) as usize).copied();
+        self.keys.text(named.unwrap_or(key))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::analysis::coherence::{Coherence, Finding, Obligation, Remark, Subject, When};
 use crate::analysis::exec::Writer;
 use crate::analysis::pairs::{MAX_PAIRS_OF_A_CELL, Pair};
-use crate::diag::{Code, Diagnostic, Diagnostics, Place, Places};
+use crate::diag::{Code, Diagnostic, Diagnostics, Place, Places, shorten};
 use crate::ir::{OpId, Program};
 use crate::names::Name;
 use crate::ops::{Effect, Ops};
@@ -51,7 +51,7 @@ struct Tell<'p> {
 
 impl Tell<'_> {
     fn name(&self, n: Name) -> String {
-        format!("`{}`", self.program.name(n))
+        format!("`{}`", shorten(self.program.name(n)))
     }
 
     fn place(&self, w: Writer) -> Place {
@@ -191,11 +191,17 @@ impl Tell<'_> {
             },
         };
         let note = match obligation {
-            Obligation::EntriesAgree { file, param, master_file, master } if file == master_file => {
-                format!("both were loaded: do `{param}` and `{master}` of {file} agree when narrowed?")
-            }
             Obligation::EntriesAgree { file, param, master_file, master } => {
-                format!("both were loaded: do `{param}` of {file} and `{master}` of {master_file} agree when narrowed?")
+                let (param, master, file, other) =
+                    (shorten(param), shorten(master), shorten(file), shorten(master_file));
+                match file == other {
+                    true => format!("both were loaded: do `{param}` and `{master}` of {file} agree when narrowed?"),
+                    false => {
+                        format!(
+                            "both were loaded: do `{param}` of {file} and `{master}` of {other} agree when narrowed?"
+                        )
+                    }
+                }
             }
             Obligation::StoredDtype(n) => {
                 format!("the dtype that the checkpoint holds for {} is not known", self.name(*n))

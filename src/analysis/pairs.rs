@@ -72,7 +72,8 @@ impl Pairs {
             for op in program.ops(block) {
                 let (Effect::Cast | Effect::Copy) = kinds.get(op.kind()).effect else { continue };
                 let (&[p], &[m]) = (op.input(sym::X), op.output(sym::OUT)) else { continue };
-                if split_master_name(program.name(m)).is_some_and(|(base, _)| base == program.name(p)) {
+                let named = || split_master_name(program.name(m)).is_some_and(|(base, _)| base == program.name(p));
+                if cells.get(m).persistable && named() {
                     found.push((p, m, PairSource::StartupCast(op.id)));
                 }
             }

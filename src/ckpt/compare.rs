@@ -24,8 +24,8 @@ pub fn agree_narrowed(
         return Ok(Some(f32::INFINITY));
     }
     let count = ea.bytes as usize / size_a;
-    let step = BLOCK / 4;
-    let mut raw = vec![0u8; BLOCK];
+    let step = (BLOCK / 4).min(count.max(1));
+    let mut raw = vec![0u8; step * 4];
     let (mut wide_a, mut wide_b) = (vec![0f32; step], vec![0f32; step]);
     let (mut low_a, mut low_b) = (vec![0u16; step], vec![0u16; step]);
     let (mut differs, mut largest) = (false, 0f32);

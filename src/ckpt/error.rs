@@ -2,6 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+/// The formats that [`open`](super::open) recognises.
+pub const KNOWN_FORMATS: &str =
+    "safetensors, Paddle tensor stream, NumPy archive (npz), directory of Paddle tensor streams";
+
 /// Why a checkpoint could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

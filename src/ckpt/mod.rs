@@ -9,7 +9,22 @@
 //! | safetensors | [`open`] | [`write_safetensors`] |
 //! | Paddle tensor stream, one tensor (`save`, `load`) | [`open`] | [`write_stream`], [`convert_to_streams`] |
 //! | Paddle tensor streams in one file (`save_combine`, `load_combine`) | [`open_combined`] | [`write_combined`] |
+//! | NumPy archive (`np.savez`), as a source of feeds | [`open`] | no |
 //! | directory of tensor streams (`save_vars`) | [`open`] | [`convert_to_streams`] |
+//!
+//! ```
+//! use mastercast::ckpt::{open, write_safetensors, TensorData};
+//! use mastercast::ir::DType;
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("weights.safetensors");
+//! let bytes: Vec<u8> = [1.0f32, 2.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+//! write_safetensors(&path, [TensorData::new("w", DType::F32, vec![2], bytes.clone())], &Default::default())?;
+//!
+//! let checkpoint = open(&path)?; // whatever its format
+//! assert_eq!(checkpoint.entries()[0].name, "w");
+//! assert_eq!(*checkpoint.read(0)?, bytes[..]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Attack list
 //! A checkpoint is input from outside. Each line is a test in `tests/ckpt_attacks.rs`; all of them
@@ -37,6 +52,10 @@
 //! 17. an element type that nobody knows (typed error), or that Paddle does not (listed, readable)
 //! 18. too many dimensions, a name without end
 //!
+//! NumPy archives
+//! 26. cut at any byte; a directory, a member or a header that points elsewhere, or is of another length
+//! 27. compressed or encrypted members, Fortran order, big-endian numbers, Python objects
+//!
 //! Files
 //! 19. a pipe, a device, an empty file, an empty directory
 //! 20. a directory with foreign, hidden and combined files, links to itself, directories without end
@@ -56,16 +75,19 @@ mod error;
 mod index;
 pub mod limits;
 mod map;
+mod npz;
+mod open;
 mod safetensors;
 mod stream;
 mod write;
 
 pub use compare::agree_narrowed;
 pub use convert::convert_to_streams;
-pub use detect::{KNOWN_FORMATS, open, open_with};
 pub use dir::StreamDir;
-pub use error::CkptError;
+pub use error::{CkptError, KNOWN_FORMATS};
 pub use map::Access;
+pub use npz::NpzFile;
+pub use open::{open, open_with};
 pub use safetensors::{SafetensorsFile, write_safetensors};
 pub use stream::{StreamFile, open_combined, write_combined, write_stream};
 
@@ -103,7 +125,7 @@ pub struct Skipped {
 pub trait Checkpoint: Send + Sync {
     /// Where it was opened.
     fn path(&self) -> &Path;
-    /// The format's name (`safetensors`, `tensor-stream`, `tensor-stream-combined`, `tensor-stream-dir`).
+    /// The format's name (`safetensors`, `npz`, `tensor-stream`, `tensor-stream-combined`, `tensor-stream-dir`).
     fn format(&self) -> &'static str;
     /// All tensors, in file order; a directory's by name.
     fn entries(&self) -> &[TensorEntry];

@@ -17,6 +17,13 @@ pub(crate) struct AtomicFile {
 
 impl AtomicFile {
     pub(crate) fn create(path: &Path) -> Result<AtomicFile, CkptError> {
+        // The rename would put a file in the place of a pipe, a device, or a link to an open file
+        // (`/dev/stdout`).
+        let is_link = || std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink());
+        let special = std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir());
+        if special || (path.starts_with("/dev") || path.starts_with("/proc")) && is_link() {
+            return Err(CkptError::unsupported(path, "is not a regular file, which a checkpoint must be"));
+        }
         let mut prefix = std::ffi::OsString::from(".");
         prefix.push(path.file_name().ok_or_else(|| CkptError::unsupported(path, "is not the name of a file"))?);
         // A name near the system's limit leaves no room for the prefix.

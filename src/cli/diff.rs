@@ -40,7 +40,9 @@ impl Diff {
         }
         let diff = TextDiff::from_lines(&a, &b);
         let mut unified = diff.unified_diff();
-        unified.context_radius(self.context).header(&self.a.display().to_string(), &self.b.display().to_string());
+        // Twice the number must not overflow; no program has as many lines.
+        let context = self.context.min(u32::MAX as usize / 4);
+        unified.context_radius(context).header(&self.a.display().to_string(), &self.b.display().to_string());
         let text = unified.to_string();
         let painted: String = text
             .split_inclusive('\n')

@@ -46,29 +46,54 @@ impl Loaded {
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     use std::io::Read;
     let fail = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
-    let mut bytes = Vec::new();
+    let too_large = || Failure::new(format!("{}: larger than 2 GiB", path.display()));
+    // One byte more than may be read: a pipe does not say how long it is.
+    let all = |from: &mut dyn Read| {
+        let mut bytes = Vec::new();
+        from.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(fail)?;
+        if bytes.len() as u64 > MAX_FILE { Err(too_large()) } else { Ok(bytes) }
+    };
     if path.as_os_str() == "-" {
-        std::io::stdin().lock().take(MAX_FILE).read_to_end(&mut bytes).map_err(fail)?;
-        return Ok(bytes);
+        return all(&mut std::io::stdin().lock());
     }
-    let file = std::fs::File::open(path).map_err(fail)?;
+    let mut file = std::fs::File::open(path).map_err(fail)?;
     let meta = file.metadata().map_err(fail)?;
     if meta.is_dir() {
         return Err(Failure::new(format!("{}: is a directory, not a program", path.display())));
     }
-    if meta.len() > MAX_FILE {
-        return Err(Failure::new(format!("{}: larger than 2 GiB", path.display())));
+    if is_device(&meta) {
+        return Err(
+            Failure::new(format!("{}: is a device, not a program", path.display())).help("`-` reads standard input")
+        );
     }
-    file.take(MAX_FILE).read_to_end(&mut bytes).map_err(fail)?;
-    Ok(bytes)
+    if meta.len() > MAX_FILE {
+        return Err(too_large());
+    }
+    all(&mut file)
+}
+
+/// Whether reading may never end (`/dev/zero`) or wait for a person. A pipe is no device.
+fn is_device(meta: &std::fs::Metadata) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let kind = meta.file_type();
+        kind.is_char_device() || kind.is_block_device()
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = meta;
+        false
+    }
 }
 
 /// Which form the bytes have.
 fn kind_of(bytes: &[u8]) -> Option<FileKind> {
-    let text = std::str::from_utf8(bytes).ok().map(str::trim_start);
+    const TEXT: [&str; 4] = ["program", "startup", "main", "//"];
+    let text = std::str::from_utf8(bytes).ok().map(|t| t.strip_prefix('\u{feff}').unwrap_or(t).trim_start());
     match text {
         Some(t) if t.starts_with('{') => Some(FileKind::Json),
-        Some(t) if t.starts_with("program") || t.starts_with("//") => Some(FileKind::Text),
+        Some(t) if TEXT.iter().any(|word| t.starts_with(word)) => Some(FileKind::Text),
         _ if proto::looks_like_program(bytes) => Some(FileKind::Proto),
         _ => None,
     }
@@ -101,6 +126,14 @@ fn load_bytes(path: &Path, bytes: &[u8], section: Section) -> Result<Loaded, Fai
             let text = text()?;
             (loaded.program, loaded.diagnostics) = text::parse(&text, &name);
             loaded.source = Some((name, text));
+        }
+    }
+    if kind != FileKind::Proto && !loaded.diagnostics.has_errors() {
+        let place = Section::ALL.into_iter().find_map(|s| proto::contradiction(&loaded.program, s));
+        if let Some(place) = place {
+            let file = path.display();
+            let message = format!("{file}: {place}: the bytes kept beside it say something else than it says itself");
+            return Err(Failure::new(message).help("change or remove its `verbatim`, `unknown` or `raw`"));
         }
     }
     Ok(loaded)
@@ -209,7 +242,7 @@ impl Checkpoints {
         let Obligation::EntriesAgree { file, param, master_file, master } = obligation else { return Ok(None) };
         self.get(file)?;
         self.get(master_file)?;
-        let (a, b) = (&*self.open[file], &*self.open[master_file]);
+        let (a, b) = (&*self.open[&**file], &*self.open[&**master_file]);
         let (Some(i), Some(k)) = (a.find(param), b.find(master)) else { return Ok(None) };
         Ok(Some(match ckpt::agree_narrowed((a, i), (b, k), pair.low)? {
             None => Settled::Holds,

@@ -183,13 +183,25 @@ fn print_out(bytes: &[u8]) -> Outcome {
     }
 }
 
-/// Writes a file beside and renames it, or to standard output for `-`.
+/// Whether a path leads to what a rename would replace instead of writing to it: a pipe, a device, or
+/// one of this process's open files (`/dev/stdout`, `/dev/fd/63`).
+fn is_special(path: &std::path::Path) -> bool {
+    let open_file = ["/dev", "/proc"].iter().any(|dir| path.starts_with(dir))
+        && std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink());
+    open_file || std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
+}
+
+/// Writes a file beside and renames it, or to standard output for `-`. A pipe or device is written as it is.
 fn write_file(path: &std::path::Path, bytes: &[u8]) -> Result<(), Failure> {
     use std::io::Write;
     if path.as_os_str() == "-" {
         return print_out(bytes).map(drop);
     }
     let fail = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
+    if is_special(path) {
+        let mut file = std::fs::OpenOptions::new().write(true).open(path).map_err(fail)?;
+        return file.write_all(bytes).and_then(|()| file.flush()).map_err(fail);
+    }
     let dir = match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
         _ => std::path::Path::new("."),

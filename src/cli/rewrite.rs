@@ -288,10 +288,10 @@ impl Rewrite {
         let (mut done, mut shown) = (0u64, None);
         let outcome = ckpt::convert_to_streams(ckpt, &items, dir, &mut |bytes| {
             done = done.saturating_add(bytes);
-            let percent = Some((done as f64 / total as f64 * 100.0) as u64);
-            if live && shown != percent {
-                shown = percent;
-                eprint!("\rconverting {}: {} %", source.path, percent.unwrap_or_default());
+            let percent = (done as f64 / total as f64 * 100.0) as u64;
+            if live && shown != Some(percent) {
+                shown = Some(percent);
+                eprint!("\rconverting {}: {} %", source.path, percent);
             }
         });
         if shown.is_some() {

@@ -65,7 +65,12 @@ impl Show {
         let bytes = match self.form {
             As::Text if self.brief => text::print_brief(program).into_bytes(),
             As::Text => text::print(program).into_bytes(),
-            As::Json => format!("{:#}\n", program.to_json()).into_bytes(),
+            As::Json => {
+                // Row by row: a tree of values takes sixty times its text.
+                let mut bytes = serde_json::to_vec_pretty(program)?;
+                bytes.push(b'\n');
+                bytes
+            }
             As::Dot => dot(program).into_bytes(),
             As::Proto => proto::export(program, only_section(program)),
         };

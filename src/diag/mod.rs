@@ -10,7 +10,7 @@ pub use codes::Code;
 pub use render::{render_json, render_plain};
 
 use crate::entity::EntityId;
-use crate::ir::{BlockId, OpId, Origin, Program, Section, Slot, VarId};
+use crate::ir::{BlockData, BlockId, OpId, Origin, Program, Section, Slot, VarId};
 use crate::names::sym;
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -144,37 +144,49 @@ impl Place {
     }
 }
 
-/// The places of many ops of one program: where each stands in its block is computed once.
+/// The places of many rows of one program: where each stands in its block is computed once.
 pub struct Places<'p> {
     program: &'p Program,
     /// by op row; made when an op is asked for that has no row in a file
-    index: OnceCell<Vec<u32>>,
+    ops: OnceCell<Vec<u32>>,
+    /// by declaration, likewise
+    vars: OnceCell<Vec<u32>>,
 }
 
 impl<'p> Places<'p> {
     /// Places of this program as it is now.
     pub fn new(program: &'p Program) -> Self {
-        Places { program, index: OnceCell::new() }
+        Places { program, ops: OnceCell::new(), vars: OnceCell::new() }
     }
 
     /// The place of an op: as [`Place::op`].
     pub fn op(&self, op: OpId) -> Place {
         let index = match self.program.origin(self.program.op(op).origin()) {
             Origin::File { index, .. } => index,
-            _ => self.index.get_or_init(|| self.indices())[op.index()],
+            _ => self.ops.get_or_init(|| indices(self.program, self.program.op_rows(), |b| &b.ops))[op.index()],
         };
         Place::op_at(self.program, op, index)
     }
 
-    fn indices(&self) -> Vec<u32> {
-        let mut index = vec![0; self.program.op_rows()];
-        for block in self.program.block_ids() {
-            for (i, op) in self.program.block(block).ops.iter().enumerate() {
-                index[op.index()] = i as u32;
-            }
-        }
-        index
+    /// The place of a declaration: as [`Place::var`].
+    pub fn var(&self, var: VarId) -> Place {
+        let index = match self.program.origin(self.program.var(var).origin) {
+            Origin::File { index, .. } => index,
+            _ => self.vars.get_or_init(|| indices(self.program, self.program.var_rows(), |b| &b.vars))[var.index()],
+        };
+        Place::var_at(self.program, var, index)
     }
+}
+
+/// By row: its index in its block.
+fn indices<K: EntityId>(program: &Program, rows: usize, of: impl Fn(&BlockData) -> &[K]) -> Vec<u32> {
+    let mut index = vec![0; rows];
+    for block in program.block_ids() {
+        for (i, row) in of(program.block(block)).iter().enumerate() {
+            index[row.index()] = i as u32;
+        }
+    }
+    index
 }
 
 /// A name of the user's program as a message shows it: on one line, and cut when it is very long, so

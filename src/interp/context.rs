@@ -44,9 +44,17 @@ impl<'r> OpCx<'_, 'r> {
     }
 
     /// Records something that the user should know.
+    ///
+    /// Of very many warnings, as of a loop, the first ones are kept.
     pub fn warn(&mut self, message: String) {
-        let place = Place::op(self.machine.program, self.op.id);
-        self.machine.stats.warnings.push(RunWarning { place, message });
+        const KEPT: usize = 1000;
+        let warnings = &mut self.machine.stats.warnings;
+        let message = match warnings.len() {
+            ..KEPT => message,
+            KEPT => format!("more than {KEPT} warnings: later ones are not shown"),
+            _ => return,
+        };
+        warnings.push(RunWarning { place: Place::op(self.machine.program, self.op.id), message });
     }
 
     // ---- inputs
@@ -166,7 +174,7 @@ impl<'r> OpCx<'_, 'r> {
         // Parents may form a cycle in a bad file; no chain is longer than the number of blocks.
         for _ in 0..p.block_rows() {
             let Some(block) = at.filter(|&b| p.block(b).index != 0) else { break };
-            if let Some(&id) = p.block(block).vars.iter().find(|&&v| p.var(v).name == name) {
+            if let Some(id) = self.machine.declared_in(block, name) {
                 return Some(id);
             }
             at = p.parent(block);
@@ -250,13 +258,14 @@ impl<'r> OpCx<'_, 'r> {
     /// Runs a block with fresh local variables, and gives them back. Hand them to
     /// [`Self::store_scopes`] or [`Self::drop_locals`]: their bytes stay counted until then.
     pub fn run_block(&mut self, block: BlockId) -> Result<Locals> {
-        self.machine.run_frame(block, Locals::default())
+        let locals = self.machine.new_locals()?;
+        self.machine.run_frame(block, locals)
     }
 
     /// Runs a gradient block over the local variables that its forward block left behind (which are let
     /// go), with some of its own given values, and gives its locals back as [`Self::run_block`] does.
     pub fn run_block_over(&mut self, block: BlockId, left: Locals, given: Vec<(Name, Tensor)>) -> Result<Locals> {
-        let mut own = Locals::default();
+        let mut own = self.machine.new_locals()?;
         for (name, value) in given {
             self.machine.give(&mut own, name, value)?;
         }

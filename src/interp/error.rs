@@ -188,6 +188,12 @@ pub enum TensorError {
         /// the shape
         shape: Vec<usize>,
     },
+    /// more dimensions than a tensor may have
+    #[error("a shape of {rank} dimensions, at most {} are possible", super::tensor::MAX_RANK)]
+    Rank {
+        /// how many
+        rank: usize,
+    },
     /// element count and shape disagree
     #[error("shape {shape:?} wants {wanted} elements, {got} given")]
     Count {

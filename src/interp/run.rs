@@ -4,15 +4,18 @@ use super::context::OpCx;
 use super::error::{Fault, InterpError};
 use super::files::{DiskFiles, Files};
 use super::kernels::{Kernel, Kernels};
-use super::scope::{Cell, Locals, Scope, Value};
+use super::scope::{Cell, Locals, ROW, Scope, Value};
 use super::tensor::Tensor;
+use crate::ckpt::Checkpoint;
 use crate::convert::Narrowing;
 use crate::diag::Place;
 use crate::entity::EntityId;
 use crate::ir::{BlockId, DType, OpRef, Program, Section, VarId};
 use crate::names::{Name, sym};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// How deep sub-blocks may run one another.
 pub const MAX_DEPTH: usize = 64;
@@ -95,7 +98,7 @@ struct Plan {
     /// by section and name: the declaration in the global block
     global: [Vec<Option<VarId>>; 2],
     /// by block: what it declares for itself
-    locals: Vec<FxHashSet<Name>>,
+    locals: Vec<FxHashMap<Name, VarId>>,
     /// variables of step scopes that some op reads, so that they must be kept
     scopes_read: FxHashSet<Name>,
 }
@@ -106,7 +109,7 @@ impl Plan {
         let mut plan = Plan {
             persistable: vec![false; names],
             global: [vec![None; names], vec![None; names]],
-            locals: vec![FxHashSet::default(); program.block_rows()],
+            locals: vec![FxHashMap::default(); program.block_rows()],
             scopes_read: FxHashSet::default(),
         };
         let vars =
@@ -123,7 +126,7 @@ impl Plan {
                     if b.index == 0 || plan.persistable[name.index()] {
                         plan.global[section as usize][name.index()].get_or_insert(id);
                     } else {
-                        plan.locals[block.index()].insert(name);
+                        plan.locals[block.index()].entry(name).or_insert(id);
                     }
                 }
                 for op in program.ops(block).filter(|op| op.has_sub_blocks()) {
@@ -221,6 +224,7 @@ impl<'p> Interpreter<'p> {
             frames: Vec::new(),
             frame_bytes: 0,
             draws: &mut self.draws,
+            opened: BTreeMap::new(),
             stats: RunStats::default(),
         };
         for (name, value) in feeds {
@@ -251,10 +255,50 @@ pub(super) struct Machine<'r> {
     /// bytes of the frames, and of frames that a kernel keeps for later
     frame_bytes: u64,
     pub draws: &'r mut FxHashMap<Name, u64>,
+    /// checkpoints opened in this run, by path; none that may have been written since
+    pub opened: BTreeMap<PathBuf, Arc<dyn Checkpoint>>,
     pub stats: RunStats,
 }
 
+/// Checkpoints that are kept open: a program may load thousands of tensors one by one from one file.
+const MAX_OPEN: usize = 16;
+
 impl<'r> Machine<'r> {
+    /// Opens a checkpoint, or gives it again.
+    pub fn open(&mut self, path: PathBuf) -> Result<Arc<dyn Checkpoint>, InterpError> {
+        if let Some(open) = self.opened.get(&path) {
+            return Ok(open.clone());
+        }
+        let open = self.files.open(&path)?;
+        if self.opened.len() == MAX_OPEN {
+            self.opened.clear();
+        }
+        self.opened.insert(path, open.clone());
+        Ok(open)
+    }
+
+    /// Keeps what a `fetch` op fetched; it counts as memory in use.
+    pub fn keep_fetched(&mut self, name: String, value: Tensor) -> Result<(), InterpError> {
+        let bytes = value.bytes() + ROW;
+        self.room(bytes)?;
+        self.frame_bytes += bytes;
+        self.stats.fetched.push((name, value));
+        Ok(())
+    }
+
+    /// The declaration of a variable that a block has for itself.
+    pub fn declared_in(&self, block: BlockId, name: Name) -> Option<VarId> {
+        self.plan.locals[block.index()].get(&name).copied()
+    }
+
+    /// Local variables of a block that is about to run.
+    pub fn new_locals(&mut self) -> Result<Locals, InterpError> {
+        let locals = Locals::default();
+        self.room(locals.bytes())?;
+        self.frame_bytes += locals.bytes();
+        Ok(locals)
+    }
+
     fn feed(&mut self, name: &str, value: &Tensor) -> Result<(), InterpError> {
         let fault = |what: String| Fault::Feed { name: name.to_owned(), what };
         let Some(n) = self.program.names().lookup(name) else {
@@ -347,9 +391,9 @@ impl<'r> Machine<'r> {
     /// Gives a frame that is not entered a variable of its own.
     pub fn give(&mut self, locals: &mut Locals, name: Name, value: Tensor) -> Result<(), InterpError> {
         self.room(value.bytes())?;
-        self.frame_bytes += value.bytes();
+        self.frame_bytes += value.bytes() + ROW;
         let old = locals.cells.insert(name, Cell::new(Value::Tensor(value)));
-        self.frame_bytes -= old.map_or(0, |c| c.value.bytes());
+        self.frame_bytes -= old.map_or(0, |c| c.value.bytes() + ROW);
         Ok(())
     }
 
@@ -359,7 +403,11 @@ impl<'r> Machine<'r> {
             return Vec::new();
         }
         let taken = match self.frame_of(name) {
-            Some(i) => self.frames[i].1.cells.remove(&name).map(|c| c.value),
+            Some(i) => {
+                let cell = self.frames[i].1.cells.remove(&name);
+                self.frame_bytes -= if cell.is_some() { ROW } else { 0 };
+                cell.map(|c| c.value)
+            }
             None => {
                 let value = self.scope.take(self.slots[name.index()]);
                 self.frame_bytes += value.as_ref().map_or(0, Value::bytes);
@@ -379,7 +427,7 @@ impl<'r> Machine<'r> {
             return None;
         }
         let has = |(block, locals): &(BlockId, Locals)| {
-            self.plan.locals[block.index()].contains(&name) || locals.cells.contains_key(&name)
+            self.plan.locals[block.index()].contains_key(&name) || locals.cells.contains_key(&name)
         };
         self.frames.iter().rposition(has)
     }
@@ -414,6 +462,7 @@ impl<'r> Machine<'r> {
                 match self.frames[i].1.cells.get_mut(&name) {
                     Some(cell) => cell.value = value,
                     None => {
+                        self.frame_bytes += ROW;
                         self.frames[i].1.cells.insert(name, Cell::new(value));
                     }
                 }

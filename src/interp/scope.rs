@@ -10,6 +10,9 @@ use crate::names::{Name, Names};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Bytes that a cell, or a list of them, counts for besides its elements.
+pub(super) const ROW: u64 = 128;
+
 /// What a cell can hold.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -23,11 +26,11 @@ pub enum Value {
 }
 
 impl Value {
-    /// Bytes of the elements held.
+    /// Bytes held: the elements, and [`ROW`] for each row of a list.
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Value::Tensor(t) => t.bytes(),
-            Value::Array(ts) => ts.iter().map(Tensor::bytes).sum(),
+            Value::Array(ts) => ts.iter().map(|t| t.bytes() + ROW).sum(),
             Value::Scopes(frames) => frames.iter().map(Locals::bytes).sum(),
         }
     }
@@ -69,8 +72,9 @@ impl Locals {
         }
     }
 
+    /// Bytes of the elements, and what the rows themselves take: a loop may leave millions of empty ones.
     pub(super) fn bytes(&self) -> u64 {
-        self.cells.values().map(|c| c.value.bytes()).sum()
+        ROW + self.cells.values().map(|c| c.value.bytes() + ROW).sum::<u64>()
     }
 }
 

@@ -100,13 +100,21 @@ impl Data {
     }
 }
 
-/// Number of elements of a shape, checked: the bytes of any element type fit in `isize`.
+/// Most dimensions of a tensor. Paddle stops at 9.
+pub const MAX_RANK: usize = crate::ckpt::limits::MAX_RANK;
+
+/// Number of elements of a shape, checked: the bytes of any element type fit in `isize`, and so they
+/// do for any part of the dimensions, also where another one is zero.
 pub fn count(shape: &[usize]) -> Result<usize, TensorError> {
-    shape
-        .iter()
-        .try_fold(1usize, |n, &d| n.checked_mul(d))
-        .filter(|n| *n <= isize::MAX as usize / 16)
-        .ok_or_else(|| TensorError::TooLarge { shape: shape.to_vec() })
+    if shape.len() > MAX_RANK {
+        return Err(TensorError::Rank { rank: shape.len() });
+    }
+    let whole = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1)));
+    match whole.filter(|n| *n <= isize::MAX as usize / 16) {
+        Some(_) if shape.contains(&0) => Ok(0),
+        Some(n) => Ok(n),
+        None => Err(TensorError::TooLarge { shape: shape.to_vec() }),
+    }
 }
 
 /// A dense tensor. The dtype is that of its elements; a cell takes the dtype of the last value written.

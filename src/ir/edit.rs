@@ -134,6 +134,25 @@ enum Change {
 }
 
 /// A queue of changes to one program.
+///
+/// ```
+/// use mastercast::ir::{At, Edit, NewOp, ProgramBuilder, Section};
+/// use mastercast::names::sym;
+/// let mut b = ProgramBuilder::new();
+/// let last = b.section(Section::Main).op("relu").arg("X", ["x"]).out("Out", ["y"]).done();
+/// let mut program = b.finish();
+/// let (x, y) = (program.intern("x"), program.intern("y"));
+///
+/// let mut edit = Edit::new();
+/// edit.insert(At::Before(last), NewOp::new(sym::ASSIGN).input(sym::X, [y]).output(sym::OUT, [x]), "an example");
+/// edit.replace_output(last, y, x, "in place");
+/// let summary = edit.commit(&mut program, "example");
+///
+/// assert_eq!((summary.inserted, summary.changed_ops), (1, 1));
+/// let block = program.global_block(Section::Main).unwrap();
+/// let lines: Vec<String> = program.ops(block).map(|op| format!("{op:?}")).collect();
+/// assert_eq!(lines, ["(Out: x) = assign(X: y)", "(Out: x) = relu(X: x)"]);
+/// ```
 #[derive(Default)]
 pub struct Edit {
     changes: Vec<Change>,
@@ -208,7 +227,10 @@ impl Edit {
 
     /// Carries the queue out as the work of `pass`.
     ///
-    /// Panics when a place names a removed op or an op of no block: that is a fault of the pass.
+    /// What is queued around an op that the same edit removes takes its place.
+    ///
+    /// Panics when a place names an op that an earlier edit removed or that this one moves, and when one op is
+    /// moved or removed twice: that is a fault of the pass.
     pub fn commit(self, program: &mut Program, pass: &str) -> EditSummary {
         let mut summary = EditSummary::default();
         if self.changes.is_empty() {

@@ -8,6 +8,7 @@
 
 mod attr;
 mod build;
+mod compact;
 mod dtype;
 mod edit;
 mod json;

@@ -8,8 +8,8 @@
 //! startup, and the events of the loaded cells (bounded: of very many loads of one cell the last ones stay).
 //!
 //! A load is left where it is when it is `pinned`, in a sub-block, in main, or when an op between depends
-//! on it: a reader (of the loaded cell, or of one derived from it), an unknown op, a control op, a save of
-//! its file, another load of the same cell. The `resync` pass mends after those.
+//! on it: a reader (of the loaded cell, or of one derived from it), an op that computes the cell from its
+//! loaded value, an unknown op, a control op, a save of its file, another load of the same cell. The `resync` pass mends after those.
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;

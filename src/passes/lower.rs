@@ -12,11 +12,9 @@
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
-use crate::analysis::coherence::{Subject, coherence_with};
 use crate::analysis::exec::{Exec, ExecOptions, Observer};
 use crate::analysis::facts::Facts;
 use crate::diag::Place;
-use crate::entity::EntityId;
 use crate::ir::{At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section, VarDef};
 use crate::names::{Name, SeededMap, sym};
 use crate::ops::Effect;
@@ -175,28 +173,28 @@ impl Cx<'_> {
         }
     }
 
-    /// Narrows a cell in place, before the op `at`.
-    fn narrow(&mut self, at: OpId, cell: Name, low: DType) {
-        if self.dtype(at, cell) == Some(low) {
+    /// Casts a cell in place, before the op `at`; nothing when it is known to have the dtype.
+    fn cast_in_place(&mut self, at: OpId, cell: Name, to: DType) {
+        if self.dtype(at, cell) == Some(to) {
             return;
         }
         let block = self.program.op(at).block();
-        let wide = self.dtype(at, cell).unwrap_or(DType::F32);
+        let has = self.dtype(at, cell).unwrap_or(DType::F32);
         let tmp = match self.declared.get(&(block, cell)) {
             Some(&tmp) => tmp,
             None => {
                 let tmp = self.fresh(cell);
                 let shape = self.cells.declaration(cell).map(|v| self.program.shape(v).to_vec()).unwrap_or_default();
-                let def = VarDef::tensor(tmp, wide, shape);
+                let def = VarDef::tensor(tmp, has, shape);
                 let origin = self.program.op(at).origin();
-                self.edit.declare(block, def, origin, "holds the value while it is narrowed in place");
+                self.edit.declare(block, def, origin, "holds the value while it is cast in place");
                 self.declared.insert((block, cell), tmp);
                 tmp
             }
         };
         let assign = NewOp::new(sym::ASSIGN).input(sym::X, [cell]).output(sym::OUT, [tmp]).attr(sym::OP_ROLE, 0);
-        self.edit.insert(At::Before(at), assign, "narrows in place: the value aside");
-        self.edit.insert(At::Before(at), cast(tmp, cell, wide, low), "narrows in place: and back");
+        self.edit.insert(At::Before(at), assign, "cast in place: the value aside");
+        self.edit.insert(At::Before(at), cast(tmp, cell, has, to), "cast in place: and back");
     }
 
     fn widen(&mut self, at: OpId, from: Name, to: Name) {
@@ -214,7 +212,7 @@ impl Cx<'_> {
         let rewrites: Vec<_> =
             op.input(sym::MASTER_OF).iter().copied().zip(op.output(sym::MASTER_PARAM_OUT).iter().copied()).collect();
         for x in xs {
-            self.narrow(id, x, low);
+            self.cast_in_place(id, x, low);
         }
         for (p, m) in rewrites {
             self.edit.insert(At::Before(id), cast(p, m, low, DType::F32), "the master from the narrowed parameter");
@@ -236,11 +234,11 @@ impl Cx<'_> {
         match (text(sym::DIRECTION, "auto"), text(sym::ON_CONFLICT, "master")) {
             ("param", _) => {
                 self.widen(id, p, m);
-                self.narrow(id, p, low);
+                self.cast_in_place(id, p, low);
             }
             ("master", _) | ("both", "master") => {
-                // A master of another dtype, or of one that is not known, becomes float32 first.
-                self.narrow(id, m, DType::F32);
+                // Also a master that was loaded from 16 bits is float32 afterwards.
+                self.cast_in_place(id, m, DType::F32);
                 self.edit.insert(At::Before(id), cast(m, p, DType::F32, low), "the parameter from its master");
             }
             ("both", "param") => {
@@ -310,16 +308,4 @@ impl Lower {
         cx.edit.remove(id, "lowered");
         Ok(())
     }
-}
-
-/// Pairs, 16-bit parameters without master, and derivations, as the standalone programs need them.
-pub(super) fn subjects(program: &Program, cx: &PassCx<'_>) -> Vec<Subject> {
-    let proof = coherence_with(program, cx.ops, &cx.declared, ExecOptions::default());
-    let mut out: Vec<Subject> = proof.verdicts.into_iter().map(|v| v.subject).collect();
-    let place = |s: &Subject| match s {
-        Subject::Copy { op, .. } => op.index(),
-        _ => 0,
-    };
-    out.sort_by_key(place);
-    out
 }

@@ -21,6 +21,27 @@ pub struct PipelineError {
 }
 
 /// A chain of passes.
+///
+/// ```
+/// use mastercast::passes::{ManagerOptions, PassCx, PassManager};
+/// # let (mut program, _) = mastercast::text::parse(r#"program {
+/// #   startup {
+/// #     param w : f32[2] persistable
+/// #     (Out: w) = load() {file_path: "f", stored_dtypes: [f32]}
+/// #     (Out: w) = fill_constant() {dtype: f32, shape: [2L], value: 0.5f}
+/// #   }
+/// # }"#, "job");
+/// let manager = PassManager::parse("master-casts,load-order,resync{on_conflict=error}")?;
+/// let mut cx = PassCx::default();
+/// let report = manager.run(&mut program, &mut cx, ManagerOptions::default(), |pass, _program| {
+///     println!("{pass} is done");
+/// })?;
+/// // Here a load stood before the initialiser that overwrites what it brings.
+/// assert_eq!(report.passes[1].summary.moved, 1);
+/// // Every pass is idempotent.
+/// assert!(!manager.run(&mut program, &mut cx, ManagerOptions::default(), |_, _| {})?.changed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct PassManager {
     passes: Vec<Box<dyn Pass>>,
 }
@@ -122,7 +143,8 @@ impl PassManager {
 
     /// Runs the chain. `after` is called after each pass, for printing.
     ///
-    /// On an error the program is as the last good pass left it.
+    /// On an error the program is as the last good pass left it; when a pass made one that does not verify, it
+    /// holds that one, so that it can be printed.
     pub fn run(
         &self,
         program: &mut Program,

@@ -23,7 +23,8 @@ use crate::ir::{EditSummary, Program};
 use crate::names::Name;
 use crate::ops::Ops;
 
-/// Why a pass could not do its work. The program is then as it was before the pass.
+/// Why a pass could not do its work. The program has then the same ops as before the pass, except where
+/// [`PassError::Invalid`] says that the pass itself broke it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassError {

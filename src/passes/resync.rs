@@ -3,9 +3,9 @@
 //! *Before*: any program. *After*: each pair whose state at main's entry, or after a write in main, was
 //! not proved gets a `resync` op directly after the last load (or other write) that put it out of step;
 //! each stale derived copy is derived again after its source; a 16-bit parameter without master that is
-//! not narrowed gets an `amp_init`; `rewrite_master` of an `amp_init` is cleared for pairs, because
-//! the master already holds at least what it would write. *Preserves*: every other op and its order;
-//! no float32 value is replaced by a rounded one. *Cost*: two proofs of the program.
+//! not narrowed gets an `amp_init`; `rewrite_master` of an `amp_init` is cleared for pairs whose master
+//! another op writes, because it then holds at least what the rewrite would write. *Preserves*: every other
+//! op and its order; no float32 value is replaced by a rounded one. *Cost*: two proofs of the program.
 //!
 //! A resync narrows the parameter. Where an op between it and the user's own narrowing reads the parameter,
 //! or a second master is made from it, the value alone is passed on (a cast, an assign).
@@ -22,7 +22,7 @@ use crate::analysis::exec::ExecOptions;
 use crate::analysis::facts::Facts;
 use crate::analysis::order::positions;
 use crate::analysis::pairs::{Pair, PairSource, Pairs};
-use crate::diag::{Code, Diagnostic, Diagnostics, Places};
+use crate::diag::{Code, Diagnostic, Diagnostics, Places, shorten};
 use crate::entity::EntityId;
 use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, OpRef, Program, Section};
 use crate::names::{Name, sym};
@@ -125,7 +125,7 @@ impl Resync {
         let proof = prove(&facts, ExecOptions { ignore_rewrite: true, assume_entry: true });
         let Facts { effects, cells, pairs, .. } = &facts;
         let mut edit = Edit::new();
-        clear_rewrites(&facts, &mut cx.diagnostics, &mut edit);
+        clear_rewrites(&facts, &proof, &mut cx.diagnostics, &mut edit);
         let broken = broken_pairs(&proof);
         let mut plan = Plan {
             pass: *self,
@@ -187,9 +187,11 @@ fn broken_pairs(proof: &Coherence) -> Vec<Broken> {
         .collect()
 }
 
-/// Takes the pairs out of every `MasterOf`.
-fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut Edit) {
+/// Takes the pairs out of every `MasterOf`, except those whose master nothing else writes. `proof` is that
+/// without the rewrites.
+fn clear_rewrites(facts: &Facts<'_>, proof: &Coherence, diagnostics: &mut Diagnostics, edit: &mut Edit) {
     let Facts { program, effects, pairs, .. } = facts;
+    let unset = |i: usize| proof.verdicts[i].findings.contains(&Finding::Unset);
     // Masters that a rewrite would round, by the op; only computed when there is a rewrite.
     let mut lossy: Option<FxHashMap<OpId, Vec<Pair>>> = None;
     let places = Places::new(program);
@@ -200,7 +202,7 @@ fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut E
                     continue;
                 }
                 let (params, masters) = (op.input(sym::MASTER_OF), op.output(sym::MASTER_PARAM_OUT));
-                let keeps = |p: Name, m: Name| !pairs.of(p).any(|i| pairs.rows()[i].master == m);
+                let keeps = |p: Name, m: Name| !pairs.of(p).any(|i| pairs.rows()[i].master == m && !unset(i));
                 let kept: Vec<(Name, Name)> =
                     params.iter().copied().zip(masters.iter().copied()).filter(|&(p, m)| keeps(p, m)).collect();
                 if kept.len() == params.len() {
@@ -213,7 +215,7 @@ fn clear_rewrites(facts: &Facts<'_>, diagnostics: &mut Diagnostics, edit: &mut E
                             Code::LossyMaster,
                             format!(
                                 "`amp_init` would round master `{}` through {}; its rewrite was cleared",
-                                program.name(pair.master),
+                                shorten(program.name(pair.master)),
                                 pair.low
                             ),
                             places.op(op.id),

@@ -4,13 +4,17 @@
 //! whatever precision that now has, then the parameter is narrowed. `renarrow`: masters were loaded: each
 //! parameter is narrowed from its master. Derived copies are derived again after their sources.
 
-use super::lower::subjects;
 use super::master_casts::cast;
 use super::{PassCx, PassError};
 use crate::analysis::cells::Cells;
-use crate::analysis::coherence::Subject;
-use crate::ir::{At, Attr, DType, Edit, NewOp, Origin, Program, Section, VarDef, VarFlag};
+use crate::analysis::coherence::{Subject, coherence_with};
+use crate::analysis::exec::ExecOptions;
+use crate::analysis::order::positions;
+use crate::entity::EntityId;
+use crate::ir::{At, Attr, BlockId, DType, Edit, NewOp, OpId, Origin, Program, Section, VarDef, VarFlag};
 use crate::names::{Name, sym};
+use indexmap::IndexMap;
+use rustc_hash::FxHashSet;
 
 /// Which program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +26,11 @@ pub enum Standalone {
 }
 
 /// Makes the program, in lowered form, as the main section of a new [`Program`].
+///
+/// Masters come first, all from parameters that are still as wide as they were loaded; then float32 copies
+/// of parameters that have no master, then the narrowing, then the other copies in program order. Of a
+/// parameter with several masters, `renarrow` believes the first. To run `resync` a second time rounds the
+/// masters, because by then the parameters are narrow.
 pub fn standalone(program: &Program, which: Standalone, cx: &PassCx<'_>) -> Result<Program, PassError> {
     let cells = Cells::new(program);
     let mut out = Program::new();
@@ -29,58 +38,34 @@ pub fn standalone(program: &Program, which: Standalone, cx: &PassCx<'_>) -> Resu
     out.set_section_info(Section::Main, section.version, section.op_versions.clone());
     let block = out.push_block(Section::Main, -1, None);
     let origin = out.push_origin(Origin::Built { tag: 0 });
-    let mut declared = indexmap::IndexMap::new();
-    let mut edit = Edit::new();
-    let mut make = Make { from: program, cells: &cells, out: &mut out, declared: &mut declared };
-    let mut derived = None;
-    for subject in subjects(program, cx) {
-        match subject {
-            // One op, several copies: they stand together.
-            Subject::Copy { op, .. } if derived.replace(op) == Some(op) => {}
-            Subject::Pair(pair) => {
-                let (p, m) = (make.cell(pair.param, None), make.cell(pair.master, None));
-                match which {
-                    Standalone::Resync => {
-                        edit.insert(
-                            At::End(block),
-                            cast(p, m, DType::F32, DType::F32),
-                            "the master from the parameter",
-                        );
-                        make.narrow(&mut edit, block, pair.param, pair.low);
-                    }
-                    Standalone::Renarrow => {
-                        edit.insert(At::End(block), cast(m, p, DType::F32, pair.low), "the parameter from its master");
-                    }
-                }
+    let mut make =
+        Make { from: program, cells: &cells, out: &mut out, block, declared: IndexMap::new(), edit: Edit::new() };
+    let Subjects { masters, singles, copies } = subjects(program, cx, &cells);
+    match which {
+        Standalone::Resync => {
+            for &(param, master, _) in &masters {
+                let (p, m) = (make.cell(param), make.cell(master));
+                make.put(cast(p, m, DType::F32, DType::F32), "the master from the parameter");
             }
-            Subject::Param(name) if which == Standalone::Resync => {
-                if let Some(low) = cells.dtype(program, name) {
-                    make.narrow(&mut edit, block, name, low);
-                }
+            let (wide, rest): (Vec<_>, Vec<_>) = copies.into_iter().partition(|c| c.wide);
+            wide.iter().for_each(|c| make.copy(c.op));
+            let mut narrowed = FxHashSet::default();
+            let params = masters.iter().map(|&(param, _, low)| (param, low)).chain(singles);
+            for (param, low) in params.filter(|p| narrowed.insert(p.0)) {
+                make.narrow(param, low);
             }
-            Subject::Param(_) => {}
-            Subject::Copy { op, .. } => {
-                let r = program.op(op);
-                let kind = make.out.symbol(r.kind_str());
-                let mut new = NewOp::new(kind);
-                for slot in r.inputs() {
-                    let args: Vec<Name> = slot.args.iter().map(|&n| make.cell(n, None)).collect();
-                    let name = make.out.symbol(program.sym(slot.name));
-                    new = new.input(name, args);
-                }
-                for slot in r.outputs() {
-                    let args: Vec<Name> = slot.args.iter().map(|&n| make.cell(n, None)).collect();
-                    let name = make.out.symbol(program.sym(slot.name));
-                    new = new.output(name, args);
-                }
-                for attr in r.attrs() {
-                    let name = make.out.symbol(program.sym(attr.name));
-                    new.attrs.push(Attr { name, ..attr.clone() });
-                }
-                edit.insert(At::End(block), new, "derived again");
+            rest.iter().for_each(|c| make.copy(c.op));
+        }
+        Standalone::Renarrow => {
+            let mut narrowed = FxHashSet::default();
+            for &(param, master, low) in masters.iter().filter(|m| narrowed.insert(m.0)) {
+                let (p, m) = (make.cell(param), make.cell(master));
+                make.put(cast(m, p, DType::F32, low), "the parameter from its master");
             }
+            copies.iter().for_each(|c| make.copy(c.op));
         }
     }
+    let Make { declared, edit, .. } = make;
     for def in declared.into_values() {
         out.push_var(block, &def, origin);
     }
@@ -88,22 +73,67 @@ pub fn standalone(program: &Program, which: Standalone, cx: &PassCx<'_>) -> Resu
     Ok(out)
 }
 
+/// What has to be made, and from what.
+struct Subjects {
+    /// parameter, master, and the parameter's dtype
+    masters: Vec<(Name, Name, DType)>,
+    /// 16-bit parameters without master
+    singles: Vec<(Name, DType)>,
+    /// derivations, in program order
+    copies: Vec<Derivation>,
+}
+
+struct Derivation {
+    op: OpId,
+    /// a wide copy of what has no master and will be narrowed: it cannot wait
+    wide: bool,
+}
+
+fn subjects(program: &Program, cx: &PassCx<'_>, cells: &Cells) -> Subjects {
+    let proof = coherence_with(program, cx.ops, &cx.declared, ExecOptions::default());
+    let mut out = Subjects { masters: Vec::new(), singles: Vec::new(), copies: Vec::new() };
+    let mut derivations: IndexMap<OpId, Name> = IndexMap::new();
+    for verdict in &proof.verdicts {
+        match verdict.subject {
+            Subject::Pair(pair) => out.masters.push((pair.param, pair.master, pair.low)),
+            Subject::Param(name) => out.singles.extend(cells.dtype(program, name).map(|low| (name, low))),
+            // An op that derives several cells does so once.
+            Subject::Copy { cell, op, .. } => drop(derivations.entry(op).or_insert(cell)),
+        }
+    }
+    let singles: FxHashSet<Name> = out.singles.iter().map(|s| s.0).collect();
+    let low = |n: Name| cells.dtype(program, n).is_some_and(DType::is_low);
+    let of = |(op, cell): (OpId, Name)| {
+        let wide = !low(cell) && program.op(op).input_args().all(|n| singles.contains(&n));
+        Derivation { op, wide }
+    };
+    out.copies = derivations.into_iter().map(of).collect();
+    let places = positions(program, Section::Startup);
+    out.copies.sort_by_key(|c| places[c.op.index()]);
+    out
+}
+
+/// The program in the making.
 struct Make<'a> {
     from: &'a Program,
     cells: &'a Cells,
     out: &'a mut Program,
-    declared: &'a mut indexmap::IndexMap<Name, VarDef>,
+    block: BlockId,
+    declared: IndexMap<Name, VarDef>,
+    edit: Edit,
 }
 
 impl Make<'_> {
+    fn put(&mut self, op: NewOp, why: &str) {
+        self.edit.insert(At::End(self.block), op, why);
+    }
+
     /// The cell of the new program, declared as main has it.
-    fn cell(&mut self, name: Name, dtype: Option<DType>) -> Name {
+    fn cell(&mut self, name: Name) -> Name {
         let new = self.out.intern(self.from.name(name));
         if let Some(var) = self.cells.declaration(name) {
             self.declared.entry(new).or_insert_with(|| {
-                let mut def = self.from.var_def(var);
-                def.name = new;
-                def.dtype = dtype.unwrap_or(def.dtype);
+                let def = VarDef { name: new, ..self.from.var_def(var) };
                 def.with(VarFlag::Persistable, true)
             });
         }
@@ -111,8 +141,18 @@ impl Make<'_> {
     }
 
     /// Narrows a cell in place.
-    fn narrow(&mut self, edit: &mut Edit, block: crate::ir::BlockId, name: Name, low: DType) {
-        let cell = self.cell(name, None);
+    fn narrow(&mut self, name: Name, low: DType) {
+        let cell = self.cell(name);
+        let tmp = self.fresh(name);
+        let shape = self.declared.get(&cell).map(|d| d.shape.clone()).unwrap_or_default();
+        self.declared.insert(tmp, VarDef::tensor(tmp, DType::F32, shape));
+        let assign = NewOp::new(sym::ASSIGN).input(sym::X, [cell]).output(sym::OUT, [tmp]).attr(sym::OP_ROLE, 0);
+        self.put(assign, "cast in place: the value aside");
+        self.put(cast(tmp, cell, DType::F32, low), "cast in place: and back");
+    }
+
+    /// A temporary for a cell, named as no variable of either program is.
+    fn fresh(&mut self, name: Name) -> Name {
         let base = format!("{}.wide", self.from.name(name));
         // Cells that come later have their names too.
         let taken = |s: &Self, text: &str| [s.from.names(), s.out.names()].iter().any(|n| n.lookup(text).is_some());
@@ -121,11 +161,26 @@ impl Make<'_> {
             n += 1;
             text = format!("{base}.{n}");
         }
-        let tmp = self.out.intern(&text);
-        let shape = self.declared.get(&cell).map(|d| d.shape.clone()).unwrap_or_default();
-        self.declared.insert(tmp, VarDef::tensor(tmp, DType::F32, shape));
-        let assign = NewOp::new(sym::ASSIGN).input(sym::X, [cell]).output(sym::OUT, [tmp]).attr(sym::OP_ROLE, 0);
-        edit.insert(At::End(block), assign, "narrows in place: the value aside");
-        edit.insert(At::End(block), cast(tmp, cell, DType::F32, low), "narrows in place: and back");
+        self.out.intern(&text)
+    }
+
+    /// Derives cells again as an op of the original does.
+    fn copy(&mut self, op: OpId) {
+        let from = self.from;
+        let op = from.op(op);
+        let mut new = NewOp::new(self.out.symbol(op.kind_str()));
+        for slot in op.inputs() {
+            let name = self.out.symbol(from.sym(slot.name));
+            new.inputs.push((name, slot.args.iter().map(|&n| self.cell(n)).collect()));
+        }
+        for slot in op.outputs() {
+            let name = self.out.symbol(from.sym(slot.name));
+            new.outputs.push((name, slot.args.iter().map(|&n| self.cell(n)).collect()));
+        }
+        for attr in op.attrs() {
+            let name = self.out.symbol(from.sym(attr.name));
+            new.attrs.push(Attr { name, ..attr.clone() });
+        }
+        self.put(new, "derived again");
     }
 }

@@ -4,11 +4,12 @@
 //! severity error leaves the program as it was.
 
 use super::check::{Load, Matcher};
+use super::report::Applied;
 use super::targets::{Part, Targets};
 use super::{Schedule, Step};
 use crate::ckpt::{CkptError, Manifest};
-use crate::diag::Diagnostics;
-use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditNote, NewOp, OpId, Program, Section};
+use crate::diag::{Diagnostics, Places};
+use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditNote, NewOp, Program, Section};
 use crate::names::{Name, SeededMap, sym};
 use rustc_hash::FxHashSet;
 
@@ -24,45 +25,6 @@ pub enum ApplyError {
         /// why
         source: CkptError,
     },
-}
-
-/// Names that a load concerns, each list in the order of the program's declarations or of the file.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Lists {
-    /// cells that the load writes
-    pub loaded: Vec<String>,
-    /// parameters (with `only=masters`: masters) that the checkpoint does not bring
-    pub missing: Vec<String>,
-    /// keys that the program has no cell for
-    pub unexpected: Vec<String>,
-    /// keys that fit a cell but were left out by `only`
-    pub left_out: Vec<String>,
-}
-
-/// What one load does.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LoadReport {
-    /// the path, as the schedule has it
-    pub path: String,
-    /// the op; `None` when the program was left as it was
-    pub op: Option<OpId>,
-    /// the names
-    pub names: Lists,
-    /// bytes that the loaded entries hold
-    pub bytes: u64,
-}
-
-/// What applying a schedule did.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Applied {
-    /// one row a load, in the order of the schedule
-    pub loads: Vec<LoadReport>,
-    /// the `amp_init` ops, in the order of the schedule
-    pub amp_inits: Vec<OpId>,
-    /// parameters that an `amp_init` narrows
-    pub narrowed: Vec<String>,
-    /// findings about the checkpoints; with an error among them the program was left as it was
-    pub diagnostics: Diagnostics,
 }
 
 /// The op that a step becomes, in the order of the schedule.
@@ -94,11 +56,13 @@ impl Schedule {
             }
         }
         let targets = Targets::of(program);
+        let places = Places::new(program);
         let mut applied = Applied::default();
         let mut plans = Vec::new();
         for step in &self.steps {
             if let Step::Load { path, only } = step {
-                let mut matcher = Matcher { program, targets: &targets, path, only: *only, found: Diagnostics::new() };
+                let found = Diagnostics::new();
+                let mut matcher = Matcher { program, targets: &targets, path, only: *only, places: &places, found };
                 let (plan, report) = matcher.run(&by_path[path.as_str()]);
                 applied.diagnostics.extend(matcher.found);
                 applied.loads.push(report);

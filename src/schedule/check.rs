@@ -7,12 +7,12 @@
 //! - names: equal ones. A checkpoint none of whose keys is a name of the program is an error.
 
 use super::Only;
-use super::apply::{Lists, LoadReport};
 use super::combined::{set_sizes, shape_fits};
 use super::nearest::{added_prefix, nearest};
+use super::report::{Lists, LoadReport};
 use super::targets::{Part, Targets};
 use crate::ckpt::{Manifest, TensorEntry};
-use crate::diag::{Code, Diagnostic, Diagnostics, Place, Severity};
+use crate::diag::{Code, Diagnostic, Diagnostics, Place, Places, Severity, shorten};
 use crate::ir::{DType, Program};
 use crate::names::{Name, SeededSet};
 use rustc_hash::FxHashSet;
@@ -34,6 +34,7 @@ pub(super) struct Matcher<'a> {
     pub targets: &'a Targets,
     pub path: &'a str,
     pub only: Only,
+    pub places: &'a Places<'a>,
     pub found: Diagnostics,
 }
 
@@ -87,12 +88,13 @@ impl<'a> Matcher<'a> {
     /// Whether an entry may be loaded into a cell; if not, says why.
     fn fits(&mut self, cell: Name, entry: &TensorEntry) -> bool {
         let (program, decl) = (self.program, self.targets.decl(cell));
-        let name = program.name(cell);
+        let (name, path) = (shorten(program.name(cell)), shorten(self.path));
         let shape = program.shape(decl);
         if !shape_fits(shape, &entry.shape) {
-            let message = format!("`{name}` is {shape:?} here and {:?} in {}", entry.shape, self.path);
+            let shape = format!("{shape:?}");
+            let message = format!("`{name}` is {} here and {:?} in {path}", shorten(&shape), entry.shape);
             let help = "load the checkpoint of a model of this size, or leave the entry out of it";
-            self.found.push(Diagnostic::new(Code::LoadShape, message, Place::var(program, decl)).help(help));
+            self.found.push(Diagnostic::new(Code::LoadShape, message, self.places.var(decl)).help(help));
             return false;
         }
         let part = self.targets.part(cell);
@@ -115,8 +117,8 @@ impl<'a> Matcher<'a> {
                     (program.var(decl).dtype.to_string(), "convert the entry to the dtype that the program declares")
                 }
             };
-            let message = format!("`{name}` is {what}, and {} holds {dtype}", self.path);
-            self.found.push(Diagnostic::new(Code::LoadDtype, message, Place::var(program, decl)).help(help));
+            let message = format!("`{name}` is {what}, and {path} holds {dtype}");
+            self.found.push(Diagnostic::new(Code::LoadDtype, message, self.places.var(decl)).help(help));
         }
         fits
     }
@@ -178,7 +180,7 @@ impl<'a> Matcher<'a> {
             (None, _) if manifest.is_empty() => "the checkpoint holds no tensor: check the path".to_owned(),
             (None, _) if self.targets.names.is_empty() => format!("the program declares no {kind}: check its file"),
             (None, _) => {
-                let some = self.targets.names.iter().take(LISTED).map(|&n| format!("`{}`", program.name(n)));
+                let some = self.targets.names.iter().take(LISTED).map(|&n| format!("`{}`", shorten(program.name(n))));
                 format!("rename the keys to the program's names, such as {}", some.collect::<Vec<_>>().join(", "))
             }
         };
@@ -207,10 +209,11 @@ fn listed<'k, I: Iterator<Item = &'k str>>(
 ) -> Diagnostic {
     for name in names.iter().take(LISTED) {
         let near = nearest(name, known(), 3);
+        let name = shorten(name);
         d = d.note(if near.is_empty() {
             format!("`{name}`")
         } else {
-            let near: Vec<_> = near.iter().map(|n| format!("`{n}`")).collect();
+            let near: Vec<_> = near.iter().map(|n| format!("`{}`", shorten(n))).collect();
             format!("`{name}`; nearest {whence}: {}", near.join(", "))
         });
     }

@@ -22,11 +22,13 @@ mod check;
 mod combined;
 mod nearest;
 mod parse;
+mod report;
 mod targets;
 
-pub use apply::{Applied, ApplyError, Lists, LoadReport};
+pub use apply::ApplyError;
 pub use combined::{CombinedNames, combined_names};
 pub use parse::{ScheduleError, ScheduleErrorKind};
+pub use report::{Applied, Lists, LoadReport};
 
 use std::fmt;
 

@@ -4,15 +4,24 @@
 const MAX_LEN: usize = 256;
 /// Most names that are compared; a checkpoint with more is compared with its first ones.
 const MAX_NAMES: usize = 10_000;
+/// Most pairs of bytes that are compared: after it, which only very long names reach, prefixes alone count.
+const MAX_WORK: usize = 20_000_000;
 
 /// Up to `limit` of `known` that a person may have meant by `wanted`, nearest first.
 pub(super) fn nearest<'k>(wanted: &str, known: impl IntoIterator<Item = &'k str>, limit: usize) -> Vec<&'k str> {
     let mut found: Vec<(usize, usize, &str)> = Vec::new();
-    let mut row = Vec::new();
+    let (mut row, mut work) = (Vec::new(), 0);
     for (i, name) in known.into_iter().take(MAX_NAMES).enumerate() {
         if added_prefix(wanted, name).is_some() || added_prefix(name, wanted).is_some() {
             found.push((0, i, name));
-        } else if let Some(d) = distance(wanted, name, wanted.len().max(name.len()) / 3, &mut row) {
+            continue;
+        }
+        work += wanted.len().min(MAX_LEN) * name.len().min(MAX_LEN);
+        let limit = wanted.len().max(name.len()) / 3;
+        if work > MAX_WORK {
+            continue;
+        }
+        if let Some(d) = distance(wanted, name, limit, &mut row) {
             found.push((d, i, name));
         }
     }

@@ -16,7 +16,7 @@ pub fn print(program: &Program) -> String {
     p.out
 }
 
-/// [`print`] without the table of op versions and without attributes that frameworks write on every op and
+/// [`print()`] without the table of op versions and without attributes that frameworks write on every op and
 /// that change nothing here (`op_role`, `use_mkldnn` …): for reading. It parses, to a program that lacks them.
 pub fn print_brief(program: &Program) -> String {
     let mut p = Printer::new(program);

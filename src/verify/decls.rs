@@ -27,6 +27,8 @@ const MAX_FORWARD: usize = 4;
 struct Link {
     section: Section,
     global: bool,
+    /// whether the block declares anything: most sub-blocks of deep nests do not
+    declares: bool,
     parent: Option<BlockId>,
     forward: Option<BlockId>,
 }
@@ -56,6 +58,7 @@ impl DeclIndex {
             links.push(Link {
                 section: data.section,
                 global: data.index == 0,
+                declares: !data.vars.is_empty(),
                 parent: if data.index == 0 { None } else { program.parent(b) },
                 forward: data.forward.and_then(|f| program.block_at(data.section, f)),
             });
@@ -80,6 +83,9 @@ impl DeclIndex {
         let link = self.links.get(block)?;
         if link.global {
             return self.global(link.section, name);
+        }
+        if !link.declares {
+            return None;
         }
         self.local.get(&(block, name)).copied()
     }

@@ -51,7 +51,7 @@ fn load(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
             }
         },
     };
-    let ckpt = cx.machine.files.open(&path(cx)?)?;
+    let ckpt = cx.machine.open(path(cx)?)?;
     let entries = ckpt.entries();
     let picks = if ckpt.format() == SINGLE && entries.len() == 1 && outs.len() == 1 {
         vec![0]
@@ -197,6 +197,8 @@ fn write(cx: &mut OpCx<'_, '_>, format: SaveFormat) -> Result<(), InterpError> {
         }
     }
     let tensors: Vec<(&str, Tensor)> = names.iter().map(|&n| cx.text(n)).zip(values).collect();
+    // What was opened may be the file that is written now, by this name or another.
+    cx.machine.opened.clear();
     Ok(cx.machine.files.write(&path, format, &tensors)?)
 }
 
@@ -215,6 +217,5 @@ fn feed(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
 fn fetch(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
     let value = cx.input("X")?;
     let name = cx.input_names("X").first().map_or("", |&n| cx.text(n)).to_owned();
-    cx.machine.stats.fetched.push((name, value));
-    Ok(())
+    cx.machine.keep_fetched(name, value)
 }

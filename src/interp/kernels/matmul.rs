@@ -6,7 +6,7 @@
 
 use super::super::context::{OpCx, dtype_fault, shape_fault};
 use super::super::error::{Fault, InterpError};
-use super::super::tensor::Tensor;
+use super::super::tensor::{Tensor, count};
 use super::Kernel;
 use super::grad::from_f64;
 use super::lanes::{float_input, from_f32, same_dtype};
@@ -225,7 +225,7 @@ fn matmul_grad(cx: &mut OpCx<'_, '_>, attrs: &Attrs) -> Result<(), InterpError> 
     if g.dtype() != s.x.dtype() {
         return Err(dtype_fault("Out@GRAD", &g, format!("where `X` has {}", s.x.dtype())));
     }
-    if g.len() != s.pairs.len() * m * n {
+    if g.len() != count(&[s.pairs.len(), m, n])? {
         return Err(shape_fault("Out@GRAD", &g, format!("where {:?} × [{m}, {n}] is needed", s.batch)));
     }
     let alpha = alpha(cx, attrs)?;

@@ -228,13 +228,15 @@ impl<'d, 'p> Importer<'d, 'p> {
                     verbatim: again != message.of(self.file),
                 });
                 let row = self.decoded.len() as u32 - 1;
-                if let Some((_, rest)) = named {
+                // Behind it may stand another name, which counts: then the rest determines nothing.
+                if let Some((_, rest)) = named.filter(|&(leading, _)| leading == name) {
                     self.decls.insert(rest.of(self.file), row);
                 }
                 (name, row)
             }
         };
-        let whole = self.program.name(name).len() == part.len();
+        let leading = named.is_some_and(|(leading, _)| leading == part);
+        let whole = leading && self.program.name(name).len() == part.len();
         let name = if whole { name } else { self.name(part, "variable name")? };
         let origin = self.program.push_origin(origin);
         let d = &self.decoded[row as usize];

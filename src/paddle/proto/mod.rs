@@ -59,6 +59,7 @@
 //! - packed lists that end inside an element
 //! - block numbers that dangle or disagree
 //! - files that are no program at all
+//! - text and JSON whose kept bytes are another program ([`contradiction`])
 //!
 //! Memory is linear in the file: nothing is reserved for a stated length. A real program costs about three
 //! bytes for each of its file; the worst files (blocks or ops of a few bytes, each with an unknown field)
@@ -69,6 +70,7 @@ mod encode;
 mod error;
 mod export;
 mod import;
+mod kept;
 mod lazy;
 mod memo;
 mod schema;
@@ -78,6 +80,7 @@ mod wire;
 pub use error::{ProtoError, ProtoErrorKind};
 pub use export::export;
 pub use import::{import, read_program};
+pub use kept::contradiction;
 pub use lazy::{DocOp, Document};
 pub use wire::MAX_GROUP_DEPTH;
 

@@ -43,7 +43,7 @@ impl Plan<'_> {
         let sources = derived().flat_map(|made| self.program.op(made[0].2).input_args());
         let last_writers = self.last_writers(sources.chain(masters.values().copied()));
         let top = self.top_level_ops();
-        let (mut anchors, mut later) = (anchors.clone(), Vec::new());
+        let (mut anchors, mut later, mut after) = (anchors.clone(), Vec::new(), FxHashSet::default());
         for made in derived() {
             let op = made[0].2;
             let r = self.program.op(op);
@@ -58,9 +58,6 @@ impl Plan<'_> {
             let mut new = NewOp::copy_of(self.program, op);
             if wide {
                 new.inputs.iter_mut().flat_map(|(_, args)| args).for_each(|n| *n = *masters.get(n).unwrap_or(n));
-                for attr in new.attrs.iter_mut().filter(|a| a.name == sym::IN_DTYPE) {
-                    *attr = Attr::new(sym::IN_DTYPE, DType::F32);
-                }
             }
             let sources: Vec<Name> = new.inputs.iter().flat_map(|(_, args)| args.iter().copied()).collect();
             let writers = sources.iter().flat_map(|n| {
@@ -73,11 +70,20 @@ impl Plan<'_> {
             if pos[anchor.index()] < pos[op.index()] {
                 continue;
             }
-            // What is still to be narrowed there is copied before, or after.
-            let before = wide && sources.iter().any(|&n| low(n));
+            // What is still to be narrowed there is copied before, unless it is itself derived again after.
+            let narrow_source = sources.iter().any(|&n| low(n));
+            let before = wide && narrow_source && !sources.iter().any(|n| after.contains(n));
+            if wide && (before || !narrow_source) {
+                for attr in new.attrs.iter_mut().filter(|a| a.name == sym::IN_DTYPE) {
+                    *attr = Attr::new(sym::IN_DTYPE, DType::F32);
+                }
+            }
             match before {
                 true => self.edit.insert(At::After(anchor), new, DERIVED_AGAIN),
-                false => later.push((anchor, new)),
+                false => {
+                    after.extend(made.iter().map(|&(_, cell, _)| cell));
+                    later.push((anchor, new));
+                }
             }
             self.more_to_show |= made.iter().any(|&(_, cell, _)| self.pairs.has(cell));
             anchors.extend(made.iter().map(|&(_, cell, _)| (cell, anchor)));

@@ -4,7 +4,8 @@
 //! [`shrink`] drops steps as long as the fault stays. [`Job::program`] writes the job as a program;
 //! files of a run are held in memory ([`Store`]). What must hold of every job is in [`laws`].
 //!
-//! Used by `tests/props.rs`; another target includes it with `#[path]`.
+//! Used by `tests/props.rs`; another target includes it with `#[path]`. One file, because the weights of the
+//! steps only make sense side by side.
 
 pub mod laws;
 mod write;
@@ -547,8 +548,8 @@ impl Make<'_> {
             }
             67..75 => Step::Resync {
                 pair: self.pair(),
-                direction: *self.rng.pick(&["param", "master", "both", "auto"]),
-                policy: *self.rng.pick(&["master", "master", "master", "param", "param", "error"]),
+                direction: self.rng.pick::<&str>(&["param", "master", "both", "auto"]),
+                policy: self.rng.pick::<&str>(&["master", "master", "master", "param", "param", "error"]),
             },
             75..78 => Step::Math { x: self.cell(), out: self.cell() },
             78..80 => {
