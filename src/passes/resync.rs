@@ -32,6 +32,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 mod copies;
+mod rest;
 
 /// What to believe when parameter and master were both loaded and disagree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -103,11 +104,21 @@ impl Pass for Resync {
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
         let mut summary = EditSummary::default();
         // What is mended in a sub-block of startup, or derived again, can show what is left to mend around it.
+        let mut unusual = false;
         for _ in 0..ROUNDS {
-            let (round, again) = self.round(program, cx);
+            let (round, more) = self.round(program, cx);
             let changed = round.changed();
             summary.merge(round);
-            if !again || !changed {
+            unusual |= more.unusual;
+            if !more.again || !changed {
+                break;
+            }
+        }
+        for _ in (0..REST_ROUNDS).filter(|_| unusual) {
+            let round = self.rest(program, cx);
+            let changed = round.changed();
+            summary.merge(round);
+            if !changed {
                 break;
             }
         }
@@ -117,10 +128,21 @@ impl Pass for Resync {
 
 /// Proofs of one run at most; more than one only when startup's sub-blocks write pairs, or derive them.
 const ROUNDS: usize = 4;
+/// Proofs more, of programs that do more to pairs than load, cast and narrow them.
+const REST_ROUNDS: usize = 12;
+
+/// What another proof may show.
+#[derive(Clone, Copy, Default)]
+struct More {
+    /// A sub-block of startup writes a pair that is to be mended, or a cell of a pair was derived again.
+    again: bool,
+    /// Something else than loads, master casts and narrowing put a pair out of step.
+    unusual: bool,
+}
 
 impl Resync {
     /// Mends what one proof shows. Says whether another may show more.
-    fn round(&self, program: &mut Program, cx: &mut PassCx<'_>) -> (EditSummary, bool) {
+    fn round(&self, program: &mut Program, cx: &mut PassCx<'_>) -> (EditSummary, More) {
         let facts = Facts::new(program, cx.ops, &cx.declared);
         let proof = prove(&facts, ExecOptions { ignore_rewrite: true, assume_entry: true });
         let Facts { effects, cells, pairs, .. } = &facts;
@@ -135,7 +157,7 @@ impl Resync {
             cells,
             edit: &mut edit,
             endings: Vec::new(),
-            more_to_show: false,
+            more: More::default(),
         };
         if proof.verdicts.iter().any(|v| !v.proved()) {
             let pos = positions(program, Section::Startup);
@@ -143,8 +165,31 @@ impl Resync {
             plan.copies(&proof, &anchors, &pos);
             plan.main(&broken);
         }
-        let again = plan.more_to_show;
-        (edit.commit(program, self.name()), again)
+        plan.more.unusual |= plan.more.again || broken.iter().any(|b| b.later);
+        let more = plan.more;
+        (edit.commit(program, self.name()), more)
+    }
+
+    /// Mends what the proof still finds, at the places where it does.
+    fn rest(&self, program: &mut Program, cx: &PassCx<'_>) -> EditSummary {
+        let facts = Facts::new(program, cx.ops, &cx.declared);
+        let proof = prove(&facts, ExecOptions { ignore_rewrite: true, assume_entry: true });
+        let mut edit = Edit::new();
+        for (place, pair, direction) in rest::places(program, &proof) {
+            edit.insert(place, self.resync_op(&pair, direction), "out of step here");
+        }
+        edit.commit(program, self.name())
+    }
+
+    fn resync_op(&self, pair: &Pair, direction: Direction) -> NewOp {
+        NewOp::new(sym::RESYNC)
+            .input(sym::PARAM, [pair.param])
+            .input(sym::MASTER_PARAM, [pair.master])
+            .output(sym::PARAM_OUT, [pair.param])
+            .output(sym::MASTER_PARAM_OUT, [pair.master])
+            .attr(sym::DTYPE, pair.low)
+            .attr(sym::DIRECTION, direction.as_str())
+            .attr(sym::ON_CONFLICT, self.on_conflict.as_str())
     }
 }
 
@@ -326,9 +371,8 @@ struct Plan<'a> {
     edit: &'a mut Edit,
     /// parameters to be narrowed from their masters, and after which op
     endings: Vec<(Pair, OpId)>,
-    /// Whether another proof may show more: a sub-block of startup writes a pair that is to be mended, or
-    /// a cell of a pair was derived again.
-    more_to_show: bool,
+    /// what another proof may show
+    more: More,
 }
 
 impl Plan<'_> {
@@ -400,20 +444,12 @@ impl Plan<'_> {
     }
 
     fn insert(&mut self, pair: &Pair, anchor: OpId, direction: Direction) {
-        let op = NewOp::new(sym::RESYNC)
-            .input(sym::PARAM, [pair.param])
-            .input(sym::MASTER_PARAM, [pair.master])
-            .output(sym::PARAM_OUT, [pair.param])
-            .output(sym::MASTER_PARAM_OUT, [pair.master])
-            .attr(sym::DTYPE, pair.low)
-            .attr(sym::DIRECTION, direction.as_str())
-            .attr(sym::ON_CONFLICT, self.pass.on_conflict.as_str());
         let why = match direction {
             Direction::Param => "the parameter is newer than its master",
             Direction::Master => "the master is newer than its parameter",
             Direction::Both => "parameter and master were both loaded",
         };
-        self.edit.insert(At::After(anchor), op, why);
+        self.edit.insert(At::After(anchor), self.pass.resync_op(pair, direction), why);
     }
 
     /// Mends pairs at main's entry. Returns the op after which each mended pair is in step.
@@ -444,7 +480,9 @@ impl Plan<'_> {
             if list.iter().any(|e| runs[e.block.index()] > 1) {
                 continue;
             }
-            self.more_to_show |= list.iter().any(|e| self.program.block(e.block).index != 0);
+            self.more.again |= list.iter().any(|e| self.program.block(e.block).index != 0);
+            let usual = |e: &Event| matches!(e.what, What::Load | What::Init | What::Narrow | What::Sync);
+            self.more.unusual |= !list.iter().all(usual);
             list.sort_by_key(|e| pos[e.op.index()]);
             let pair = self.pairs.rows()[i];
             if let Some(anchor) = self.mend_startup(&pair, &list, &Readers { ops: &readers[i], pos }) {

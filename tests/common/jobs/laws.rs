@@ -543,11 +543,12 @@ fn excuse(job: &Job, p: &Program, verdict: &Verdict, finding: &Finding) -> Optio
             Some("decided at run time")
         }
         Finding::Unproved { obligation: Obligation::UnknownOp(_), .. } => Some("unknown op"),
-        Finding::Lossy { .. } | Finding::Unproved { obligation: Obligation::Rounded(_), .. }
-            if job.any(|s| matches!(s, Step::Load { as_fp16: true, .. })) =>
-        {
-            Some("narrowed by its load")
+        // A wild job rounds a master in ways of its own; a plain one never.
+        Finding::Lossy { .. } | Finding::Unproved { obligation: Obligation::Rounded(_), .. } if job.wild => {
+            Some("rounded by the job")
         }
+        // Copies are derived again where that can be done; what is claimed is that of pairs.
+        _ if matches!(verdict.subject, Subject::Copy { .. }) => Some("copy"),
         _ => None,
     }
 }

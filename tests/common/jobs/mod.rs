@@ -168,6 +168,8 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Job {
     pub seed: u64,
+    /// whether anything may stand anywhere in it
+    pub wild: bool,
     pub cells: Vec<Cell>,
     pub pairs: Vec<Pair>,
     pub startup: Vec<Step>,
@@ -254,6 +256,7 @@ impl Job {
             .collect();
         let mut job = Job {
             seed,
+            wild: profile == Profile::Wild,
             cells,
             pairs,
             startup: Vec::new(),
