@@ -6,18 +6,23 @@
 
 use super::Direction;
 use crate::analysis::coherence::{Coherence, Finding, Obligation, Subject, When};
-use crate::analysis::pairs::Pair;
+use crate::analysis::pairs::{Pair, Pairs};
 use crate::ir::{At, Program, Section};
 
 /// Where a pair is to be mended, one place at main's entry and one in main. What an op of unknown kind may
 /// have written is left alone.
-pub(super) fn places(program: &Program, proof: &Coherence) -> Vec<(At, Pair, Direction)> {
+pub(super) fn places(program: &Program, pairs: &Pairs, proof: &Coherence) -> Vec<(At, Pair, Direction)> {
     let mut out = Vec::new();
     for verdict in &proof.verdicts {
         let Subject::Pair(pair) = verdict.subject else { continue };
         // What is mended at one place may mend the others: the next proof tells.
         let (mut entry, mut later) = (false, false);
         for (when, direction) in verdict.findings.iter().filter_map(|f| mendable(&pair, f)) {
+            // Of two masters, each with an optimizer of its own, one is always behind: to make it from the
+            // parameter at every step would round it.
+            if when != When::Entry && pairs.of(pair.param).nth(1).is_some() {
+                continue;
+            }
             let seen = if when == When::Entry { &mut entry } else { &mut later };
             let place = match when {
                 When::Entry => program.global_block(Section::Startup).map(At::End),

@@ -525,8 +525,10 @@ fn subject_text(p: &Program, s: &Subject) -> String {
 
 /// Whether startup gives every cell a value before anything reads it.
 fn all_set(job: &Job) -> bool {
-    let set = |c: usize| job.startup.iter().any(|s| matches!(s, Step::Init { out, .. } if *out == c));
-    (0..job.cells.len()).all(set)
+    let first = job.startup.iter().take_while(|s| matches!(s, Step::Init { .. } | Step::Load { .. }));
+    let set: Vec<usize> =
+        first.filter_map(|s| if let Step::Init { out, .. } = s { Some(*out) } else { None }).collect();
+    (0..job.cells.len()).all(|c| set.contains(&c))
 }
 
 /// Why a finding may stay after the pipeline.
@@ -546,6 +548,10 @@ fn excuse(job: &Job, p: &Program, verdict: &Verdict, finding: &Finding) -> Optio
         // A wild job rounds a master in ways of its own; a plain one never.
         Finding::Lossy { .. } | Finding::Unproved { obligation: Obligation::Rounded(_), .. } if job.wild => {
             Some("rounded by the job")
+        }
+        // A block reads a variable of its own before it writes it: no run gets so far.
+        Finding::Unproved { obligation: Obligation::NeverWritten(_), .. } if job.any(|s| s.hides()) => {
+            Some("never written")
         }
         // Copies are derived again where that can be done; what is claimed is that of pairs.
         _ if matches!(verdict.subject, Subject::Copy { .. }) => Some("copy"),

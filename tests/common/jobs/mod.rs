@@ -313,6 +313,11 @@ impl Step {
         }
     }
 
+    /// Whether it has a block that declares variables of its own.
+    pub fn hides(&self) -> bool {
+        matches!(self, Step::Cond { locals, .. } | Step::Loop { locals, .. } if !locals.is_empty())
+    }
+
     fn body_mut(&mut self) -> Option<&mut Vec<Step>> {
         match self {
             Step::Cond { body, .. } | Step::Loop { body, .. } => Some(body),
