@@ -490,9 +490,9 @@ pub fn pipeline_mends(job: &Job) -> Said {
     if !all_set(job) {
         return Ok(tally([("not all set", 1)]));
     }
-    // In a wild job what one run mended can show the next something to do; that ends.
+    // What one run mended can show the next something to do; that ends.
     let (mut once, mut settled, mut late) = (text::print(&p), false, 0);
-    for _ in 0..if job.wild { 3 } else { 1 } {
+    for _ in 0..3 {
         let changed = rewrite(&mut p)?;
         let now = text::print(&p);
         settled = now == once;
@@ -508,9 +508,10 @@ pub fn pipeline_mends(job: &Job) -> Said {
     let proof = coherence(&p);
     let mut out = tally([("jobs", 1), ("settled late", late)]);
     for verdict in &proof.verdicts {
-        *out.entry("subjects").or_default() += 1;
+        let pair = matches!(verdict.subject, Subject::Pair(_));
+        *out.entry(if pair { "pairs" } else { "other subjects" }).or_default() += 1;
         if verdict.proved() {
-            *out.entry("proved").or_default() += 1;
+            *out.entry(if pair { "pairs proved" } else { "others proved" }).or_default() += 1;
             continue;
         }
         for finding in &verdict.findings {
