@@ -89,8 +89,8 @@ impl Pass for LoadOrder {
         for &(pos, load) in loads.iter().rev() {
             let r = program.op(load);
             // `behind`: the initialiser of a later load of the same cell; this one may not pass that load.
-            let (mut init, mut barrier, mut behind) = (None, usize::MAX, usize::MAX);
-            if !spend(&mut budget, events.count(r)) {
+            let (mut init, mut behind) = (None, usize::MAX);
+            if !spend(&mut budget, events.count(r)) || pinned(r) {
                 continue;
             }
             let loaded: FxHashSet<Name> = r.output_args().collect();
@@ -99,18 +99,16 @@ impl Pass for LoadOrder {
                 match events.role(&effects, op, other, writes) {
                     // An op that makes one loaded cell from another works on what was loaded; but for the cast of a
                     // master, which is how a master is initialised.
-                    Role::Initialiser if op.input_args().any(|n| loaded.contains(&n)) && !casts_master(op) => {
-                        barrier = barrier.min(other);
-                    }
+                    Role::Initialiser if op.input_args().any(|n| loaded.contains(&n)) && !casts_master(op) => break,
+                    Role::Initialiser if other > behind => break,
                     Role::Initialiser => init = Some(other),
                     // Narrows what the initialiser overwrites.
                     Role::Target if effects.effect(op) == Effect::AmpInit => {}
                     Role::Barrier if late.contains_key(&other) => behind = behind.min(late[&other]),
-                    Role::Target | Role::Barrier => barrier = barrier.min(other),
+                    Role::Target | Role::Barrier => break,
                 }
             }
-            let fits = |&init: &usize| !pinned(r) && init < barrier && init <= behind && !events.needs(r, pos, init);
-            if let Some(init) = init.filter(fits) {
+            if let Some(init) = init.filter(|&init| !events.needs(r, pos, init)) {
                 late.insert(pos, init);
             }
         }

@@ -102,7 +102,7 @@ impl Pass for Resync {
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
         let mut summary = EditSummary::default();
-        // What is mended in a sub-block of startup can show what is left to mend around it.
+        // What is mended in a sub-block of startup, or derived again, can show what is left to mend around it.
         for _ in 0..ROUNDS {
             let (round, again) = self.round(program, cx);
             let changed = round.changed();
@@ -115,7 +115,7 @@ impl Pass for Resync {
     }
 }
 
-/// Proofs of one run at most; more than one only when startup's sub-blocks write pairs.
+/// Proofs of one run at most; more than one only when startup's sub-blocks write pairs, or derive them.
 const ROUNDS: usize = 4;
 
 impl Resync {
@@ -135,7 +135,7 @@ impl Resync {
             cells,
             edit: &mut edit,
             endings: Vec::new(),
-            in_blocks: false,
+            more_to_show: false,
         };
         if proof.verdicts.iter().any(|v| !v.proved()) {
             let pos = positions(program, Section::Startup);
@@ -143,7 +143,7 @@ impl Resync {
             plan.copies(&proof, &anchors, &pos);
             plan.main(&broken);
         }
-        let again = plan.in_blocks;
+        let again = plan.more_to_show;
         (edit.commit(program, self.name()), again)
     }
 }
@@ -169,7 +169,9 @@ fn broken_pairs(proof: &Coherence) -> Vec<Broken> {
                     Finding::Stale { when: When::Entry, .. } | Finding::WrongType { .. } => entry = true,
                     Finding::Unproved { when: When::Entry, obligation } => {
                         entry |= matches!(obligation, Obligation::EntriesAgree { .. } | Obligation::Branches)
-                            || matches!(obligation, Obligation::StoredDtype(_) | Obligation::RunDtype(_));
+                            || matches!(obligation, Obligation::StoredDtype(_) | Obligation::RunDtype(_))
+                            // The parameter alone has no value: it is made from the master.
+                            || matches!((obligation, v.subject), (Obligation::NeverWritten(n), Subject::Pair(p)) if *n == p.param);
                     }
                     Finding::Stale { .. } => later = true,
                     Finding::Unproved { obligation, .. } => {
@@ -276,6 +278,8 @@ struct Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Load,
+    /// gives a cell its first value; a load before it may be the newer source of the pair
+    Init,
     /// narrows the parameter to its dtype in main, changes no value
     Narrow,
     /// narrows it to another
@@ -322,8 +326,9 @@ struct Plan<'a> {
     edit: &'a mut Edit,
     /// parameters to be narrowed from their masters, and after which op
     endings: Vec<(Pair, OpId)>,
-    /// whether a sub-block of startup writes a pair that is to be mended
-    in_blocks: bool,
+    /// Whether another proof may show more: a sub-block of startup writes a pair that is to be mended, or
+    /// a cell of a pair was derived again.
+    more_to_show: bool,
 }
 
 impl Plan<'_> {
@@ -372,6 +377,8 @@ impl Plan<'_> {
                 Some(code) if code == i64::from(pair.low.code()) => What::Narrow,
                 _ => What::Misnarrow,
             },
+            // Decided at run time: when nothing was loaded it does nothing.
+            Effect::Resync if op.attr(sym::DIRECTION).and_then(AttrValue::as_str) == Some("auto") => return None,
             Effect::Resync => What::Resynced,
             Effect::Unknown => What::Other,
             Effect::Optimizer(Wants::Master) if param && master => What::Other,
@@ -386,6 +393,7 @@ impl Plan<'_> {
                 (&[x], true, false) if x == pair.master => What::Sync,
                 _ => What::Write,
             },
+            Effect::Init => What::Init,
             _ => What::Write,
         };
         Some(Event { op: op.id, block: op.block(), what, param, master })
@@ -436,7 +444,7 @@ impl Plan<'_> {
             if list.iter().any(|e| runs[e.block.index()] > 1) {
                 continue;
             }
-            self.in_blocks |= list.iter().any(|e| self.program.block(e.block).index != 0);
+            self.more_to_show |= list.iter().any(|e| self.program.block(e.block).index != 0);
             list.sort_by_key(|e| pos[e.op.index()]);
             let pair = self.pairs.rows()[i];
             if let Some(anchor) = self.mend_startup(&pair, &list, &Readers { ops: &readers[i], pos }) {
@@ -482,21 +490,35 @@ impl Plan<'_> {
                     }
                     continue;
                 }
-                What::Load => {
+                What::Load | What::Init => {
+                    let all = rest;
+                    let (mut gone_param, mut gone_master) = (false, false);
                     // All loads since the pair was last made from one another, in this block. A write whose
                     // value a later load replaces made nothing: a master that is cast from the parameter
-                    // and then loaded is one that was loaded.
+                    // and then loaded is one that was loaded. What initialises the other cell after a load
+                    // is no newer source.
                     while let [head @ .., e] = rest
                         && e.block == last.block
                     {
-                        let dead = (param || !e.param) && (master || !e.master);
+                        let (has_param, has_master) = (param || gone_param, master || gone_master);
+                        let dead = (has_param || !e.param) && (has_master || !e.master);
                         match e.what {
-                            What::Load => (param, master) = (param | e.param, master | e.master),
+                            What::Load => {
+                                param |= e.param && !gone_param;
+                                master |= e.master && !gone_master;
+                            }
+                            What::Init => {
+                                gone_param |= e.param && !param;
+                                gone_master |= e.master && !master;
+                            }
                             What::Narrow | What::Misnarrow => {}
                             What::Sync | What::Write if dead => {}
                             _ => break,
                         }
                         rest = head;
+                    }
+                    if !param && !master {
+                        (param, master, rest) = (last.param, last.master, &all[..all.len() - 1]);
                     }
                 }
                 // In step but not narrowed.
@@ -582,7 +604,7 @@ impl Plan<'_> {
                             let p = pending.entry(i).or_insert((false, false, op));
                             *p = (p.0 | param, p.1 | master, op);
                         }
-                        Some(Event { what: What::Write, param, master, op, .. }) => {
+                        Some(Event { what: What::Write | What::Init, param, master, op, .. }) => {
                             self.flush(&mut pending, i);
                             pending.insert(i, (param, master, op));
                         }

@@ -75,6 +75,7 @@ impl<'a> Exec<'a> {
                 let v = self.value(name);
                 head.known.push(self.values.known(v));
             }
+            let mut rounded = self.rounded(&touched);
             // Quiet sweeps drop the relations and dtypes that the body does not keep, until it keeps all.
             let told = std::mem::replace(&mut self.loud, false);
             self.loops += 1;
@@ -96,7 +97,7 @@ impl<'a> Exec<'a> {
             self.enter_loop(&head);
             self.block(sub, observer);
             self.loops -= 1;
-            let rounded = self.rounded(&touched);
+            rounded.extend(self.rounded(&touched));
             // After the loop the state is that at its head, for some number of iterations.
             self.enter_loop(&head);
             self.note_rounded(&head, rounded);
@@ -114,8 +115,8 @@ impl<'a> Exec<'a> {
             && op.sub_blocks().all(|b| !self.open[b.index()])
     }
 
-    /// The masters that an iteration rounded, or may have, and what is known of the dtype of the value that it
-    /// rounded.
+    /// The masters that were rounded, or may have been, and what is known of the dtype of the value that
+    /// was.
     fn rounded(&mut self, touched: &[usize]) -> Vec<(usize, Known)> {
         let mut out = Vec::new();
         for &i in touched {

@@ -141,6 +141,12 @@ impl<'a> Exec<'a> {
                 let choice = self.choice(op.id);
                 self.values.join(choice, wide, mv)
             }
+            // Narrowed, or left as wide as the master.
+            Some("auto") if pv == mv && mv == old_m => {
+                let (choice, narrow) = (self.choice(op.id), self.values.cast(low, mv));
+                let new_p = self.values.join(choice, narrow, pv);
+                return self.set(op, p, new_p, observer);
+            }
             _ => return self.unknown(op, observer),
         };
         let new_p = self.values.cast(low, new_m);

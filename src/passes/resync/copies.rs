@@ -85,6 +85,7 @@ impl Plan<'_> {
                     later.push((anchor, new));
                 }
             }
+            self.more_to_show |= made.iter().any(|&(_, cell, _)| self.pairs.has(cell));
             anchors.extend(made.iter().map(|&(_, cell, _)| (cell, anchor)));
         }
         let again: FxHashSet<Name> =
