@@ -4,7 +4,7 @@ use crate::analysis::coherence::{Coherence, Finding, Subject, prove};
 use crate::analysis::exec::ExecOptions;
 use crate::analysis::facts::Facts;
 use crate::analysis::pairs::Pair;
-use crate::diag::{Code, Diagnostic, Diagnostics, Places};
+use crate::diag::{Code, Diagnostic, Diagnostics, Places, shorten};
 use crate::ir::{Edit, OpId, Section};
 use crate::names::{Name, sym};
 use crate::ops::Effect;
@@ -38,7 +38,7 @@ pub(super) fn clear(facts: &Facts<'_>, proof: &Coherence, diagnostics: &mut Diag
                             Code::LossyMaster,
                             format!(
                                 "`amp_init` would round master `{}` through {}; its rewrite was cleared",
-                                program.name(pair.master),
+                                shorten(program.name(pair.master)),
                                 pair.low
                             ),
                             places.op(op.id),
