@@ -1,7 +1,7 @@
 //! What does a kernel see? The op, its arguments' values, its attributes, and where to write.
 
 use super::error::{Fault, InterpError};
-use super::run::{Machine, Options, RunWarning};
+use super::machine::{Machine, Options, RunWarning};
 use super::scope::{Locals, Value};
 use super::tensor::{Tensor, count};
 use crate::diag::Place;

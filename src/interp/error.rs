@@ -189,7 +189,7 @@ pub enum TensorError {
         shape: Vec<usize>,
     },
     /// more dimensions than a tensor may have
-    #[error("a shape of {rank} dimensions, at most {} are possible", super::tensor::MAX_RANK)]
+    #[error("a shape of {rank} dimensions, at most {} are possible", crate::ckpt::limits::MAX_RANK)]
     Rank {
         /// how many
         rank: usize,

@@ -8,7 +8,7 @@
 use super::super::context::OpCx;
 use super::super::error::{Fault, InterpError};
 use super::super::files::SaveFormat;
-use super::super::run::fits;
+use super::super::machine::fits;
 use super::super::tensor::{Data, Tensor};
 use super::Kernel;
 use crate::ckpt::{Checkpoint, TensorEntry};
