@@ -16,7 +16,7 @@ use mastercast::text;
 use mastercast::verify::{Checks, MAX_NESTING, verify};
 
 /// Cells, ops or blocks of one program: squared, minutes where a step costs a line of text.
-const N: usize = 6_000;
+const N: usize = 4_000;
 
 // ---- programs
 
@@ -164,6 +164,8 @@ fn one_load_of_very_many_cells() {
 
 #[test]
 fn very_many_loads_of_one_cell_each() {
+    // More findings than are kept.
+    const N: usize = Diagnostics::LIMIT * 6 / 10;
     let w = names(N);
     let mut b = ProgramBuilder::new();
     pairs(&mut b, &w);
@@ -217,6 +219,8 @@ fn very_many_narrowings_of_one_cell_each() {
 
 #[test]
 fn very_many_stale_pairs() {
+    // More findings than are kept.
+    const N: usize = Diagnostics::LIMIT * 6 / 10;
     let w = names(N);
     let mut b = ProgramBuilder::new();
     pairs(&mut b, &w);
@@ -512,7 +516,7 @@ fn a_block_that_two_ops_run_and_that_holds_such_blocks() {
 #[test]
 fn blocks_nested_deeper_than_can_be_are_refused_and_overflow_nothing() {
     for kind in ["conditional_block", "while"] {
-        let program = nest(15 * N, kind, 1, Section::Main);
+        let program = nest(20 * N, kind, 1, Section::Main);
         let found = verify(&program, Checks::ALL);
         assert!(found.iter().any(|d| d.code == Code::BlockTree));
         // A caller who does not verify is told nothing wrong either.
