@@ -27,7 +27,7 @@ impl Job {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
         let (mut cells, mut pairs) = (Vec::new(), Vec::new());
-        let n = 1 + rng.below(3);
+        let n = if profile == Profile::Dense { 1 } else { 1 + rng.below(3) };
         let cell = |name: String, startup, main| Cell { name, startup, main, persistable: true, tall: false };
         for i in 0..n {
             let low = *rng.pick(&LOW);
@@ -63,7 +63,7 @@ impl Job {
             .collect();
         let mut job = Job {
             seed,
-            wild: profile == Profile::Wild,
+            wild: profile != Profile::Plain,
             cells,
             pairs,
             startup: Vec::new(),
@@ -74,8 +74,10 @@ impl Job {
             lists: rng.percent(50),
         };
         let mut make = Make { rng, job: &job, profile };
-        let startup = make.startup();
-        let main = make.main();
+        let (startup, main) = match profile {
+            Profile::Dense => (make.dense_startup(), make.dense_main()),
+            _ => (make.startup(), make.main()),
+        };
         (job.startup, job.main) = (startup, main);
         job
     }
@@ -158,13 +160,13 @@ impl Make<'_> {
             }
         }
         let noise = match self.profile {
-            Profile::Wild => [0, 0, 1, 1, 2, 3, 5, 9][self.rng.below(8)],
             Profile::Plain => self.rng.below(4),
+            _ => [0, 0, 1, 1, 2, 3, 5, 9][self.rng.below(8)],
         };
         for _ in 0..noise {
             let step = match self.profile {
-                Profile::Wild => self.step(false, 0),
                 Profile::Plain => self.load(),
+                _ => self.step(false, 0),
             };
             // What reads a cell before it has a value only stops the run.
             let anywhere = matches!(step, Step::Load { .. } | Step::Init { .. }) || self.rng.percent(6);
@@ -196,8 +198,8 @@ impl Make<'_> {
             }
         }
         let noise = match self.profile {
-            Profile::Wild => [0, 0, 0, 0, 1, 1, 2, 4][self.rng.below(8)],
             Profile::Plain => 0,
+            _ => [0, 0, 0, 0, 1, 1, 2, 4][self.rng.below(8)],
         };
         for _ in 0..noise {
             let step = self.step(true, 0);
@@ -205,6 +207,86 @@ impl Make<'_> {
             steps.insert(at, step);
         }
         steps
+    }
+
+    fn dense_startup(&mut self) -> Vec<Step> {
+        let mut steps: Vec<Step> = (0..self.job.cells.len())
+            .map(|c| Step::Init { out: c, dtype: self.job.cells[c].startup, random: false, value: number(self.rng) })
+            .collect();
+        let n = 2 + self.rng.below(7);
+        steps.extend((0..n).map(|_| self.dense(0)));
+        // Most jobs end as a usual one does.
+        let pair = self.job.pairs[0].clone();
+        if self.rng.percent(60) {
+            let direction = *self.rng.pick(&["param", "master", "auto"]);
+            steps.push(Step::Resync { pair: 0, direction, policy: "master" });
+        } else if self.rng.percent(50) {
+            steps.push(Step::AmpInit { cells: vec![pair.param], rewrite: Vec::new(), dtype: pair.low });
+        }
+        steps
+    }
+
+    fn dense_main(&mut self) -> Vec<Step> {
+        let n = self.rng.below(5);
+        let mut steps: Vec<Step> = (0..n).map(|_| self.dense(0)).collect();
+        if self.rng.percent(60) {
+            let at = self.rng.below(n + 1);
+            let update = self.update(0, 95);
+            steps.insert(at, update);
+        }
+        if self.rng.percent(40) {
+            let direction = *self.rng.pick(&["param", "master", "auto"]);
+            steps.push(Step::Resync { pair: 0, direction, policy: "master" });
+        }
+        steps
+    }
+
+    /// A step on the parameter, its master, or a temporary.
+    fn dense(&mut self, depth: usize) -> Step {
+        let pair = self.job.pairs[0].clone();
+        let (p, m, tmp) = (pair.param, pair.master, self.job.cells.len() - 2);
+        let any = |this: &mut Self| *this.rng.pick(&[p, m, tmp]);
+        let body = |this: &mut Self| -> Vec<Step> {
+            let n = 1 + this.rng.below(3);
+            (0..n).map(|_| this.dense(depth + 1)).collect()
+        };
+        match self.rng.below(100) {
+            0..24 => {
+                let outs = match self.rng.below(4) {
+                    0 => vec![(m, m)],
+                    1 => vec![(p, p), (m, m)],
+                    2 => vec![(p, p)],
+                    // One entry for several cells.
+                    _ => vec![(any(self), m)],
+                };
+                Step::Load { file: 0, outs, annotate: self.rng.percent(50), pinned: false, as_fp16: false }
+            }
+            24..36 => {
+                let cell = any(self);
+                Step::Save { file: 0, cells: vec![cell] }
+            }
+            36..46 => Step::Cast { x: p, out: m, to: DType::F32 },
+            46..52 => Step::Cast { x: m, out: p, to: pair.low },
+            52..64 => Step::Copy { x: any(self), out: any(self) },
+            64..70 => Step::AmpInit { cells: vec![p], rewrite: Vec::new(), dtype: pair.low },
+            70..78 => {
+                let direction = *self.rng.pick(&["param", "master", "both", "auto"]);
+                Step::Resync { pair: 0, direction, policy: "master" }
+            }
+            78..90 if depth < 2 => Step::Cond {
+                flag: self.rng.below(FLAGS) as u8,
+                unknown: false,
+                locals: if self.rng.percent(40) { vec![tmp] } else { Vec::new() },
+                redeclare: self.rng.percent(10),
+                twice: self.rng.percent(40).then(|| self.rng.below(FLAGS) as u8),
+                body: body(self),
+            },
+            90..100 if depth < 2 => {
+                let locals = if self.rng.percent(40) { vec![tmp] } else { Vec::new() };
+                Step::Loop { times: self.rng.below(4) as u8, locals, body: body(self) }
+            }
+            _ => Step::Pure { kind: self.rng.below(3) as u8, x: any(self), out: any(self), by: 1.0 },
+        }
     }
 
     fn update(&mut self, pair: usize, master: usize) -> Step {
@@ -319,6 +401,7 @@ impl Make<'_> {
                 unknown: self.rng.percent(8),
                 locals: self.locals(),
                 redeclare: self.rng.percent(10),
+                twice: None,
                 body: (0..1 + self.rng.below(3)).map(|_| self.step(main, depth + 1)).collect(),
             },
             94..100 if control => Step::Loop {

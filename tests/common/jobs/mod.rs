@@ -154,12 +154,13 @@ pub enum Step {
         master: bool,
         skip: Option<u8>,
     },
-    /// a conditional block, or the block of an unknown op
+    /// a conditional block, or the block of an unknown op; `twice`: a second op runs the same block
     Cond {
         flag: u8,
         unknown: bool,
         locals: Vec<C>,
         redeclare: bool,
+        twice: Option<u8>,
         body: Vec<Step>,
     },
     Loop {
@@ -197,6 +198,8 @@ pub const FILES: usize = 3;
 pub enum Profile {
     /// a usual job with anything put anywhere
     Wild,
+    /// one pair, one file, a temporary, and many steps on these few: loads and saves in branches and loops
+    Dense,
     /// straight-line startup of initialisers, casts, loads and `amp_init`
     Plain,
 }

@@ -102,12 +102,16 @@ fn simpler(step: &Step) -> Vec<Step> {
                 out.push(Step::AmpInit { cells: cells.clone(), rewrite, dtype });
             }
         }
-        Step::Cond { flag, unknown, locals, redeclare, body } => {
+        Step::Cond { flag, unknown, locals, redeclare, twice, body } => {
+            if twice.is_some() {
+                let (locals, body) = (locals.clone(), body.clone());
+                out.push(Step::Cond { flag, unknown, locals, redeclare, twice: None, body });
+            }
             if !locals.is_empty() {
-                out.push(Step::Cond { flag, unknown, locals: Vec::new(), redeclare, body: body.clone() });
+                out.push(Step::Cond { flag, unknown, locals: Vec::new(), redeclare, twice, body: body.clone() });
             }
             if redeclare {
-                out.push(Step::Cond { flag, unknown, locals, redeclare: false, body });
+                out.push(Step::Cond { flag, unknown, locals, redeclare: false, twice, body });
             }
         }
         Step::Loop { times, locals, body } => {
