@@ -20,6 +20,9 @@ thread_local! {
     pub(super) static LOOKS: RefCell<Vec<Vec<Option<Tensor>>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Values that one may have been narrowed from, at most.
+pub(super) const CANDIDATES: usize = 6;
+
 type Done = Result<(), InterpError>;
 
 pub(super) fn kernels() -> Kernels {
@@ -91,6 +94,7 @@ pub(super) fn watched(cx: &mut OpCx<'_, '_>, kind: &str) -> Done {
     let from: Vec<(Name, Tensor)> = cx.op().input_args().filter_map(|n| Some((n, cx.value(n)?))).collect();
     let outs: Vec<Name> = cx.op().output_args().collect();
     let before = ROUNDED.with_borrow(Clone::clone);
+    let converted = CONVERTED.with_borrow(Clone::clone);
     let source = |name: Name, text: &str, t: &Tensor| {
         let _ = name;
         before.get(text).filter(|(v, _)| same(v, t)).map(|(_, wide)| wide.clone())
@@ -100,15 +104,27 @@ pub(super) fn watched(cx: &mut OpCx<'_, '_>, kind: &str) -> Done {
         let Some(now) = cx.value(out) else { continue };
         let text = cx.text(out).to_owned();
         let is = |t: &Tensor| same(&narrow(t, now.dtype()), &now);
-        let before: Vec<Tensor> =
-            from.iter().map(|f| &f.1).filter(|t| t.dtype() != now.dtype() && is(t)).cloned().collect();
+        // What was narrowed, what that was rounded from, and what an equal value was narrowed from.
+        let mut before = Vec::new();
+        for (n, t) in from.iter().filter(|f| is(&f.1)) {
+            if t.dtype() != now.dtype() {
+                before.push(t.clone());
+                before.extend(source(*n, cx.text(*n), t));
+            } else if let Some((_, list)) = converted.get(cx.text(*n)).filter(|c| same(&c.0, t)) {
+                before.extend(list.iter().cloned());
+            }
+        }
         if now.dtype().is_low() && !before.is_empty() {
             CONVERTED.with_borrow_mut(|c| {
                 let (value, list) = c.entry(text.clone()).or_insert((now.clone(), Vec::new()));
                 if !same(value, &now) {
                     (*value, *list) = (now.clone(), Vec::new());
                 }
-                list.extend(before);
+                for t in before {
+                    if list.len() < CANDIDATES && !list.iter().any(|l| same(l, &t)) {
+                        list.push(t);
+                    }
+                }
             });
         }
         // Where the value may come from, and what that was rounded from. With several, none is sure.
