@@ -54,6 +54,11 @@ fn hold(law: fn(&Job) -> Said, profile: Profile, cases: u64) -> Tally {
     total
 }
 
+/// Whether a law looked at enough; a few jobs alone may look at anything.
+fn enough(tally: &Tally, holds: bool) {
+    assert!(holds || setting("MASTERCAST_CASES").is_some_and(|n| n < 1000), "{tally:?}");
+}
+
 /// What was looked at, for a bound below which a law says nothing.
 fn seen(tally: &Tally, what: &str) -> usize {
     tally.get(what).copied().unwrap_or(0)
@@ -61,63 +66,63 @@ fn seen(tally: &Tally, what: &str) -> usize {
 
 #[test]
 fn what_is_proved_is_equal_on_every_run() {
+    hold(laws::proved_is_equal, Profile::Dense, 4000);
     let t = hold(laws::proved_is_equal, Profile::Wild, 4000);
-    assert!(seen(&t, "startup runs") > 5 * seen(&t, "startup stops"), "{t:?}");
-    assert!(seen(&t, "pairs proved") * 8 > seen(&t, "pairs"), "{t:?}");
-    assert!(seen(&t, "copies proved") > 0 && seen(&t, "singles proved") > 0 && seen(&t, "reads seen") > 0, "{t:?}");
+    enough(&t, seen(&t, "startup runs") > 5 * seen(&t, "startup stops"));
+    enough(&t, seen(&t, "pairs proved") * 8 > seen(&t, "pairs"));
+    enough(&t, seen(&t, "copies proved") > 0 && seen(&t, "singles proved") > 0 && seen(&t, "reads seen") > 0);
 }
 
 #[test]
 fn what_is_proved_after_the_pipeline_is_equal_on_every_run() {
+    hold(laws::proved_is_equal_after_the_pipeline, Profile::Dense, 2000);
     let t = hold(laws::proved_is_equal_after_the_pipeline, Profile::Wild, 3000);
-    assert!(seen(&t, "pairs proved") * 4 > 3 * seen(&t, "pairs"), "{t:?}");
+    enough(&t, seen(&t, "pairs proved") * 4 > 3 * seen(&t, "pairs"));
 }
 
 #[test]
 fn what_is_stale_by_construction_is_never_proved() {
     let t = hold(laws::stale_is_found, Profile::Wild, 4000);
-    assert!(seen(&t, "stale pairs") > 0, "{t:?}");
+    enough(&t, seen(&t, "stale pairs") > 0);
 }
 
-/// Jobs that write a pair in every odd way at once (masters cast from other cells by way of 16 bits, resyncs
-/// and loads in branches and loops) are not all mended yet; what is left is found, never proved.
 #[test]
-fn the_pipeline_mends_most_of_what_can_be_mended() {
-    for (profile, at_most) in [(Profile::Plain, 2), (Profile::Wild, 10)] {
-        let jobs = 1000;
-        let bad = (1..=jobs).filter(|&seed| laws::pipeline_mends(&Job::random(seed, profile)).is_err()).count();
-        let percent = bad * 100 / jobs as usize;
-        assert!(percent < at_most, "{bad} of {jobs} jobs keep a finding without an excuse, or need a second run");
-    }
+fn the_pipeline_mends_what_can_be_mended_and_runs_once() {
+    let t = hold(laws::pipeline_mends, Profile::Plain, 2000);
+    assert_eq!(seen(&t, "pairs proved"), seen(&t, "pairs"), "{t:?}");
+    enough(&t, seen(&t, "settled late") * 200 <= seen(&t, "jobs"));
+    let t = hold(laws::pipeline_mends, Profile::Wild, 3000);
+    enough(&t, seen(&t, "pairs proved") * 10 > 8 * seen(&t, "pairs"));
+    enough(&t, seen(&t, "settled late") * 20 <= seen(&t, "jobs"));
 }
 
 #[test]
 fn loaded_values_survive_the_pipeline() {
     let t = hold(laws::loaded_values_survive, Profile::Plain, 3000);
-    assert!(seen(&t, "parameter loaded") > 0 && seen(&t, "master or both loaded") > 0, "{t:?}");
-    assert!(seen(&t, "startup runs") > 5 * seen(&t, "startup stops"), "{t:?}");
+    enough(&t, seen(&t, "parameter loaded") > 0 && seen(&t, "master or both loaded") > 0);
+    enough(&t, seen(&t, "startup runs") > 5 * seen(&t, "startup stops"));
 }
 
 #[test]
 fn load_order_keeps_the_order_of_dependent_ops() {
     let t = hold(laws::load_order_respects_dependences, Profile::Wild, 3000);
-    assert!(seen(&t, "loads moved") > 0, "{t:?}");
+    enough(&t, seen(&t, "loads moved") > 0);
 }
 
 #[test]
 fn every_order_that_the_dependences_allow_computes_the_same() {
     let t = hold(laws::dependences_are_enough, Profile::Wild, 3000);
-    assert!(seen(&t, "orders") > 0, "{t:?}");
+    enough(&t, seen(&t, "orders") > 0);
 }
 
 #[test]
 fn lowering_keeps_all_values() {
     let t = hold(laws::lowering_keeps_values, Profile::Wild, 2000);
-    assert!(seen(&t, "steps") > 0, "{t:?}");
+    enough(&t, seen(&t, "steps") > 0);
 }
 
 #[test]
 fn reaching_definitions_are_the_writes_that_a_run_sees() {
     let t = hold(laws::reaching_definitions_are_seen, Profile::Wild, 2000);
-    assert!(seen(&t, "reads") > 0, "{t:?}");
+    enough(&t, seen(&t, "reads") > 0);
 }

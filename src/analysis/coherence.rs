@@ -515,6 +515,7 @@ impl Observer for Watch {
             }
         });
         reads.into_iter().for_each(|name| self.read(exec, op, name));
+        self.inside(exec, op, Obligation::UnknownOp(op.id));
     }
 
     fn skipped(&mut self, exec: &mut Exec<'_>, op: OpRef<'_>) {
@@ -524,10 +525,23 @@ impl Observer for Watch {
                 self.read(exec, op, name);
             }
         }
+        self.inside(exec, op, Obligation::Branches);
     }
 }
 
 impl Watch {
+    /// A block that is not looked into, and writes a pair, may read it before it is in step again.
+    fn inside(&mut self, exec: &Exec<'_>, op: OpRef<'_>, obligation: Obligation) {
+        for sub in op.sub_blocks() {
+            for i in exec.effects.block(sub).writes.iter().flat_map(|&n| exec.pairs.of(n)) {
+                if std::mem::replace(&mut self.watched[i], false) {
+                    let when = When::Before(op.id);
+                    self.found.push((i, Finding::Unproved { when, obligation: obligation.clone() }));
+                }
+            }
+        }
+    }
+
     /// An op reads a cell: each pair that it is part of must agree.
     fn read(&mut self, exec: &mut Exec<'_>, op: OpRef<'_>, name: Name) {
         let pairs = exec.pairs;

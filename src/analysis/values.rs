@@ -311,6 +311,22 @@ impl Values {
         }
     }
 
+    /// Whether a term is made from `part`; `limit` terms are looked at.
+    pub fn made_from(&self, root: ValueId, part: ValueId, limit: usize) -> bool {
+        let (mut stack, mut seen) = (vec![root], 0);
+        while let Some(v) = stack.pop().filter(|_| seen < limit) {
+            seen += 1;
+            match self.get(v) {
+                _ if v == part => return true,
+                Value::Cast(_, v) => stack.push(v),
+                Value::Join(_, a, b) => stack.extend([a, b]),
+                Value::Apply { args, len, .. } => stack.extend(self.args(args, len)),
+                _ => {}
+            }
+        }
+        false
+    }
+
     /// Calls `f` for each leaf (entry, init, load, opaque, head, step) below a term, at most `limit`
     /// terms deep in total. Returns false when the limit was reached.
     pub fn leaves(&self, root: ValueId, limit: usize, mut f: impl FnMut(Value)) -> bool {

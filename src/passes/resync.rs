@@ -5,7 +5,8 @@
 //! each stale derived copy is derived again after its source; a 16-bit parameter without master that is
 //! not narrowed gets an `amp_init`; `rewrite_master` of an `amp_init` is cleared for pairs whose master
 //! another op writes, because it then holds at least what the rewrite would write. *Preserves*: every other
-//! op and its order; no float32 value is replaced by a rounded one. *Cost*: two proofs of the program.
+//! op and its order; no float32 value is replaced by a rounded one. *Cost*: one proof of the program, or a few
+//! when more is done to pairs than to load, cast and narrow them.
 //!
 //! A resync narrows the parameter. Where an op between it and the user's own narrowing reads the parameter,
 //! or a second master is made from it, the value alone is passed on (a cast, an assign).
@@ -16,7 +17,7 @@
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
-use crate::analysis::coherence::{Coherence, Finding, Obligation, Subject, When, prove};
+use crate::analysis::coherence::{Coherence, Finding, Obligation, Subject, Verdict, When, prove};
 use crate::analysis::effects::{Access, Effects};
 use crate::analysis::exec::ExecOptions;
 use crate::analysis::facts::Facts;
@@ -31,6 +32,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 mod copies;
+mod rest;
 mod rewrites;
 
 /// What to believe when parameter and master were both loaded and disagree.
@@ -101,22 +103,32 @@ impl Pass for Resync {
     }
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
-        let mut summary = EditSummary::default();
-        // What is mended in a sub-block of startup, or derived again, can show what is left to mend around it.
+        let (mut summary, mut unusual) = (EditSummary::default(), false);
         for _ in 0..ROUNDS {
-            let (round, again) = self.round(program, cx);
+            let (round, more) = self.round(program, cx);
             let changed = round.changed();
             summary.merge(round);
-            if !again || !changed {
+            unusual |= more;
+            if !unusual {
                 break;
+            }
+            if !changed {
+                let rest = self.rest(program, cx);
+                let changed = rest.changed();
+                summary.merge(rest);
+                if !changed {
+                    break;
+                }
             }
         }
         Ok(summary)
     }
 }
 
-/// Proofs of one run at most; more than one only when startup's sub-blocks write pairs, or derive them.
-const ROUNDS: usize = 4;
+/// Rounds of one run at most, a proof or two each. One is enough unless startup's sub-blocks write pairs, or
+/// more is done to pairs than to load, cast and narrow them: then what is mended, or derived again, can show what
+/// else is to be mended.
+const ROUNDS: usize = 16;
 
 impl Resync {
     /// Mends what one proof shows. Says whether another may show more.
@@ -127,24 +139,49 @@ impl Resync {
         let mut edit = Edit::new();
         rewrites::clear(&facts, &proof, &mut cx.diagnostics, &mut edit);
         let broken = broken_pairs(&proof);
-        let mut plan = Plan {
-            pass: *self,
-            program,
-            effects,
-            pairs,
-            cells,
-            edit: &mut edit,
-            endings: Vec::new(),
-            more_to_show: false,
-        };
+        let mut plan =
+            Plan { pass: *self, program, effects, pairs, cells, edit: &mut edit, endings: Vec::new(), unusual: false };
         if proof.verdicts.iter().any(|v| !v.proved()) {
             let pos = positions(program, Section::Startup);
             let anchors = plan.startup(&broken, &pos);
             plan.copies(&proof, &anchors, &pos);
             plan.main(&broken);
         }
-        let again = plan.more_to_show;
-        (edit.commit(program, self.name()), again)
+        // A master that becomes float32 gives another dtype to what is computed from it.
+        let wide = |v: &Verdict| {
+            let Subject::Pair(p) = v.subject else { return false };
+            v.findings.iter().any(|f| match f {
+                Finding::WrongType { cell, .. } => *cell == p.master,
+                Finding::Unproved { obligation: Obligation::StoredDtype(n) | Obligation::RunDtype(n), .. } => {
+                    *n == p.master
+                }
+                _ => false,
+            })
+        };
+        let more = plan.unusual || broken.iter().any(|b| b.later) || proof.verdicts.iter().any(wide);
+        (edit.commit(program, self.name()), more)
+    }
+
+    /// Mends what the proof still finds, at the places where it does.
+    fn rest(&self, program: &mut Program, cx: &PassCx<'_>) -> EditSummary {
+        let facts = Facts::new(program, cx.ops, &cx.declared);
+        let proof = prove(&facts, ExecOptions { ignore_rewrite: true, assume_entry: true });
+        let mut edit = Edit::new();
+        for (place, pair, direction) in rest::places(program, &facts.pairs, &proof) {
+            edit.insert(place, self.resync_op(&pair, direction), "out of step here");
+        }
+        edit.commit(program, self.name())
+    }
+
+    fn resync_op(&self, pair: &Pair, direction: Direction) -> NewOp {
+        NewOp::new(sym::RESYNC)
+            .input(sym::PARAM, [pair.param])
+            .input(sym::MASTER_PARAM, [pair.master])
+            .output(sym::PARAM_OUT, [pair.param])
+            .output(sym::MASTER_PARAM_OUT, [pair.master])
+            .attr(sym::DTYPE, pair.low)
+            .attr(sym::DIRECTION, direction.as_str())
+            .attr(sym::ON_CONFLICT, self.on_conflict.as_str())
     }
 }
 
@@ -248,9 +285,8 @@ struct Plan<'a> {
     edit: &'a mut Edit,
     /// parameters to be narrowed from their masters, and after which op
     endings: Vec<(Pair, OpId)>,
-    /// Whether another proof may show more: a sub-block of startup writes a pair that is to be mended, or
-    /// a cell of a pair was derived again.
-    more_to_show: bool,
+    /// whether another proof may show more
+    unusual: bool,
 }
 
 impl Plan<'_> {
@@ -322,20 +358,12 @@ impl Plan<'_> {
     }
 
     fn insert(&mut self, pair: &Pair, anchor: OpId, direction: Direction) {
-        let op = NewOp::new(sym::RESYNC)
-            .input(sym::PARAM, [pair.param])
-            .input(sym::MASTER_PARAM, [pair.master])
-            .output(sym::PARAM_OUT, [pair.param])
-            .output(sym::MASTER_PARAM_OUT, [pair.master])
-            .attr(sym::DTYPE, pair.low)
-            .attr(sym::DIRECTION, direction.as_str())
-            .attr(sym::ON_CONFLICT, self.pass.on_conflict.as_str());
         let why = match direction {
             Direction::Param => "the parameter is newer than its master",
             Direction::Master => "the master is newer than its parameter",
             Direction::Both => "parameter and master were both loaded",
         };
-        self.edit.insert(At::After(anchor), op, why);
+        self.edit.insert(At::After(anchor), self.pass.resync_op(pair, direction), why);
     }
 
     /// Mends pairs at main's entry. Returns the op after which each mended pair is in step.
@@ -366,7 +394,9 @@ impl Plan<'_> {
             if list.iter().any(|e| runs[e.block.index()] > 1) {
                 continue;
             }
-            self.more_to_show |= list.iter().any(|e| self.program.block(e.block).index != 0);
+            self.unusual |= list.iter().any(|e| self.program.block(e.block).index != 0);
+            let usual = |e: &Event| matches!(e.what, What::Load | What::Init | What::Narrow | What::Sync);
+            self.unusual |= !list.iter().all(usual);
             list.sort_by_key(|e| pos[e.op.index()]);
             let pair = self.pairs.rows()[i];
             if let Some(anchor) = self.mend_startup(&pair, &list, &Readers { ops: &readers[i], pos }) {

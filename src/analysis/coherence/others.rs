@@ -1,6 +1,6 @@
 //! Are derived copies, and 16-bit parameters without a master, as they must be when main starts?
 
-use super::{Finding, Subject, Verdict, When, typed};
+use super::{Finding, LEAVES, Subject, Verdict, When, typed};
 use crate::analysis::exec::{Exec, Operands, Writer, cast_to};
 use crate::analysis::values::{Value, ValueId};
 use crate::ir::{OpRef, Section};
@@ -51,6 +51,10 @@ pub(super) fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
             });
             let now = exec.value(cell);
             let holds = made.iter().any(|args| again(exec, op, (slot, i), args) == Some(now));
+            // A source that has since been made from the copy is the derived one.
+            if !holds && sources.iter().any(|&n| made_from(exec, n, now)) {
+                continue;
+            }
             let mut findings = Vec::new();
             if !holds {
                 findings.push(Finding::Stale {
@@ -64,6 +68,11 @@ pub(super) fn derived(exec: &mut Exec<'_>, out: &mut Vec<Verdict>) {
             out.push(Verdict { subject: Subject::Copy { cell, source, op: op.id }, findings });
         }
     }
+}
+
+fn made_from(exec: &mut Exec<'_>, name: Name, part: ValueId) -> bool {
+    let v = exec.value(name);
+    exec.values.made_from(v, part, LEAVES)
 }
 
 /// Arguments that a copy may have been derived from; there is at least one.

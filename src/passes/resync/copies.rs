@@ -7,11 +7,14 @@ use crate::entity::EntityId;
 use crate::ir::{At, Attr, AttrValue, BlockId, DType, NewOp, OpId, Section};
 use crate::names::{Name, sym};
 use crate::ops::Effect;
+use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Ops of startup's global block that write a cell.
 #[derive(Clone, Copy)]
 struct LastWriter {
+    /// the last that reads or writes it
+    touch: OpId,
     last: OpId,
     /// the last that is no `amp_init`
     before_narrowing: OpId,
@@ -24,7 +27,7 @@ impl Plan<'_> {
     ///
     /// A copy that main declares float32 holds more than a narrowed source has: it is derived from the
     /// master, or, where the source has none, before the narrowing.
-    pub(super) fn copies(&mut self, proof: &Coherence, anchors: &FxHashMap<Name, OpId>, pos: &[u32]) {
+    pub(super) fn copies(&mut self, proof: &Coherence, mends: &FxHashMap<Name, OpId>, pos: &[u32]) {
         let copies = proof.verdicts.iter().filter_map(|v| match v.subject {
             Subject::Copy { cell, op, .. } => Some((v.proved(), cell, op)),
             _ => None,
@@ -33,7 +36,7 @@ impl Plan<'_> {
         let mut masters = FxHashMap::default();
         for v in &proof.verdicts {
             if let Subject::Pair(p) = v.subject
-                && (v.proved() || anchors.contains_key(&p.master))
+                && (v.proved() || mends.contains_key(&p.master))
             {
                 masters.entry(p.param).or_insert(p.master);
             }
@@ -43,12 +46,17 @@ impl Plan<'_> {
         let sources = derived().flat_map(|made| self.program.op(made[0].2).input_args());
         let last_writers = self.last_writers(sources.chain(masters.values().copied()));
         let top = self.top_level_ops();
-        let (mut anchors, mut later, mut after) = (anchors.clone(), Vec::new(), FxHashSet::default());
+        let (mut anchors, mut later, mut after) = (mends.clone(), Vec::new(), FxHashSet::default());
+        let narrowings = self.narrowings(proof);
         for made in derived() {
             let op = made[0].2;
             let r = self.program.op(op);
             let mended = r.input_args().any(|n| anchors.contains_key(&n));
             let Some(&(_, cell, _)) = made.iter().find(|&&(proved, ..)| mended || !proved) else { continue };
+            // A cell of a pair that is mended now is what that pair is mended from.
+            if made.iter().any(|(_, cell, _)| mends.contains_key(cell)) {
+                continue;
+            }
             // To derive again would overwrite an output that something else has written since.
             if r.output_args().filter(|&n| self.cells.get(n).persistable).count() > made.len() {
                 continue;
@@ -62,7 +70,7 @@ impl Plan<'_> {
             let sources: Vec<Name> = new.inputs.iter().flat_map(|(_, args)| args.iter().copied()).collect();
             let writers = sources.iter().flat_map(|n| {
                 let last = last_writers.get(n).map(|w| if wide && low(*n) { w.before_narrowing } else { w.last });
-                [anchors.get(n).copied(), last]
+                [anchors.get(n).copied(), last, narrowings.get(n).copied().filter(|_| !wide)]
             });
             let in_global = writers.flatten().map(|o| top[self.program.op(o).block().index()].unwrap_or(o));
             let Some(anchor) = in_global.max_by_key(|o| pos[o.index()]) else { continue };
@@ -85,17 +93,20 @@ impl Plan<'_> {
                     later.push((anchor, new));
                 }
             }
-            self.more_to_show |= made.iter().any(|&(_, cell, _)| self.pairs.has(cell));
+            self.unusual |= made.iter().any(|&(_, cell, _)| self.pairs.has(cell));
             anchors.extend(made.iter().map(|&(_, cell, _)| (cell, anchor)));
         }
         let again: FxHashSet<Name> =
             later.iter().flat_map(|(_, new)| new.outputs.iter().flat_map(|(_, args)| args.iter().copied())).collect();
-        self.singles(proof, &again);
-        let open: FxHashSet<Name> = self.open_singles(proof).into_iter().collect();
+        for (&name, &op) in narrowings.iter().filter(|(n, _)| !again.contains(n)) {
+            if let Some(declared) = self.cells.dtype(self.program, name) {
+                self.narrow(name, declared, op);
+            }
+        }
         for (anchor, new) in later {
             let outs: Vec<Name> = new.outputs.iter().flat_map(|(_, args)| args.iter().copied()).collect();
             self.edit.insert(At::After(anchor), new, DERIVED_AGAIN);
-            for name in outs.into_iter().filter(|n| open.contains(n)) {
+            for name in outs.into_iter().filter(|n| narrowings.contains_key(n)) {
                 if let Some(declared) = self.cells.dtype(self.program, name) {
                     self.narrow(name, declared, anchor);
                 }
@@ -110,9 +121,12 @@ impl Plan<'_> {
         if let Some(global) = self.program.global_block(Section::Startup).filter(|_| !wanted.is_empty()) {
             for op in self.program.ops(global) {
                 self.effects.each(op, |n, access| {
-                    if access != Access::Read && wanted.contains(&n) {
-                        let w = last.entry(n).or_insert(LastWriter { last: op.id, before_narrowing: op.id });
-                        w.last = op.id;
+                    if let (Access::Read, Some(w)) = (access, last.get_mut(&n)) {
+                        w.touch = op.id;
+                    } else if access != Access::Read && wanted.contains(&n) {
+                        let one = LastWriter { touch: op.id, last: op.id, before_narrowing: op.id };
+                        let w = last.entry(n).or_insert(one);
+                        (w.touch, w.last) = (op.id, op.id);
                         if self.effects.effect(op) != Effect::AmpInit {
                             w.before_narrowing = op.id;
                         }
@@ -139,27 +153,20 @@ impl Plan<'_> {
         top
     }
 
-    /// 16-bit parameters without master that are, or may be, wide at main's entry; what an op of unknown
-    /// kind wrote is left alone.
-    fn open_singles(&self, proof: &Coherence) -> Vec<Name> {
+    /// 16-bit parameters without master that are, or may be, wide at main's entry, and after which op each is
+    /// narrowed: what startup still does with it finds what it found before. What an op of unknown kind wrote is
+    /// left alone.
+    fn narrowings(&self, proof: &Coherence) -> IndexMap<Name, OpId> {
         let unknown = |f: &Finding| matches!(f, Finding::Unproved { obligation: Obligation::UnknownOp(_), .. });
         let open = proof.verdicts.iter().filter(|v| !v.findings.iter().all(unknown));
-        open.filter_map(|v| match v.subject {
-            Subject::Param(name) => Some(name),
-            _ => None,
-        })
-        .collect()
-    }
-
-    /// Narrows those, but for cells that are derived again.
-    fn singles(&mut self, proof: &Coherence, again: &FxHashSet<Name>) {
-        let open: Vec<Name> = self.open_singles(proof).into_iter().filter(|n| !again.contains(n)).collect();
+        let open: Vec<Name> = open
+            .filter_map(|v| match v.subject {
+                Subject::Param(name) => Some(name),
+                _ => None,
+            })
+            .collect();
         let writers = self.last_writers(open.iter().copied());
-        for name in open {
-            if let (Some(w), Some(declared)) = (writers.get(&name), self.cells.dtype(self.program, name)) {
-                self.narrow(name, declared, w.last);
-            }
-        }
+        open.into_iter().filter_map(|name| Some((name, writers.get(&name)?.touch))).collect()
     }
 
     fn narrow(&mut self, name: Name, to: DType, after: OpId) {

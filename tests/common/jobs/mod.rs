@@ -8,12 +8,17 @@
 //! steps only make sense side by side.
 
 pub mod laws;
+mod make;
+mod shrink;
 mod write;
 
+use make::number;
+
+pub use shrink::shrink;
 pub use write::Store;
 
 use mastercast::interp::{Data, Tensor};
-use mastercast::ir::{DType, Program, Section};
+use mastercast::ir::{DType, Program};
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -149,12 +154,13 @@ pub enum Step {
         master: bool,
         skip: Option<u8>,
     },
-    /// a conditional block, or the block of an unknown op
+    /// a conditional block, or the block of an unknown op; `twice`: a second op runs the same block
     Cond {
         flag: u8,
         unknown: bool,
         locals: Vec<C>,
         redeclare: bool,
+        twice: Option<u8>,
         body: Vec<Step>,
     },
     Loop {
@@ -168,6 +174,8 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Job {
     pub seed: u64,
+    /// whether anything may stand anywhere in it
+    pub wild: bool,
     pub cells: Vec<Cell>,
     pub pairs: Vec<Pair>,
     pub startup: Vec<Step>,
@@ -190,86 +198,13 @@ pub const FILES: usize = 3;
 pub enum Profile {
     /// a usual job with anything put anywhere
     Wild,
+    /// one pair, one file, a temporary, and many steps on these few: loads and saves in branches and loops
+    Dense,
     /// straight-line startup of initialisers, casts, loads and `amp_init`
     Plain,
 }
 
-const LOW: [DType; 2] = [DType::F16, DType::BF16];
-const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
-
-/// Interesting and ordinary numbers, most of them not exact in 16 bits.
-pub fn number(rng: &mut Rng) -> f32 {
-    match rng.below(40) {
-        0 => 0.0,
-        1 => -0.0,
-        2 => 70000.0,
-        3 => 3.0e-8,
-        4 => -1.0e-40,
-        5 => 65519.99,
-        6 => f32::MAX,
-        7 => 1.0 + 1.0 / 2048.0,
-        _ => (rng.below(1 << 24) as f32 / (1 << 22) as f32) - 2.0,
-    }
-}
-
 impl Job {
-    /// The job of a seed.
-    pub fn random(seed: u64, profile: Profile) -> Job {
-        let mut rng = Rng::new(seed);
-        let rng = &mut rng;
-        let (mut cells, mut pairs) = (Vec::new(), Vec::new());
-        let n = 1 + rng.below(3);
-        let cell = |name: String, startup, main| Cell { name, startup, main, persistable: true, tall: false };
-        for i in 0..n {
-            let low = *rng.pick(&LOW);
-            let counter = if rng.percent(80) { 0 } else { rng.below(12) };
-            let name = format!("fc_{i}.w_0");
-            cells.push(cell(name.clone(), if rng.percent(85) { DType::F32 } else { low }, low));
-            cells.push(cell(format!("{name}_fp32_master_{counter}"), DType::F32, DType::F32));
-            pairs.push(Pair { param: 2 * i, master: 2 * i + 1, low });
-        }
-        let low = pairs[0].low;
-        cells.push(cell("copy_0".into(), DType::F32, DType::F32));
-        cells.push(cell("copy_1".into(), DType::F32, DType::F32));
-        cells.push(cell("copy_2".into(), low, low));
-        cells.push(cell("single_0".into(), DType::F32, *rng.pick(&LOW)));
-        cells.push(cell("norm_0".into(), DType::F32, DType::F32));
-        cells.push(Cell { tall: true, ..cell("fused_0".into(), DType::F32, DType::F32) });
-        cells.push(Cell { tall: true, ..cell("fused_1".into(), low, low) });
-        cells.push(Cell { persistable: false, ..cell("tmp_0".into(), DType::F32, DType::F32) });
-        cells.push(Cell { persistable: false, ..cell("tmp_1".into(), low, low) });
-        let stored = (0..=FILES)
-            .map(|_| {
-                cells
-                    .iter()
-                    .map(|c| match rng.below(60) {
-                        0 if profile == Profile::Wild => DType::F64,
-                        1..12 => c.main,
-                        12..24 => *rng.pick(&FLOATS),
-                        _ if c.name.contains("master") => DType::F32,
-                        _ => *rng.pick(&[DType::F32, c.main]),
-                    })
-                    .collect()
-            })
-            .collect();
-        let mut job = Job {
-            seed,
-            cells,
-            pairs,
-            startup: Vec::new(),
-            main: Vec::new(),
-            stored,
-            flags: std::array::from_fn(|_| rng.percent(50)),
-            limits: std::array::from_fn(|_| rng.below(4) as u8),
-            lists: rng.percent(50),
-        };
-        let mut make = Make { rng, job: &job, profile };
-        let startup = make.startup();
-        let main = make.main();
-        (job.startup, job.main) = (startup, main);
-        job
-    }
-
     /// Number of steps, those of bodies included.
     pub fn size(&self) -> usize {
         fn count(steps: &[Step]) -> usize {
@@ -310,6 +245,11 @@ impl Step {
         }
     }
 
+    /// Whether it has a block that declares variables of its own.
+    pub fn hides(&self) -> bool {
+        matches!(self, Step::Cond { locals, .. } | Step::Loop { locals, .. } if !locals.is_empty())
+    }
+
     fn body_mut(&mut self) -> Option<&mut Vec<Step>> {
         match self {
             Step::Cond { body, .. } | Step::Loop { body, .. } => Some(body),
@@ -325,393 +265,4 @@ pub fn path(file: u8) -> String {
 
 fn tensor(tall: bool, values: Vec<f32>) -> Tensor {
     Tensor::new(&[if tall { 4 } else { 2 }, 2], Data::F32(values)).unwrap()
-}
-
-// ---- generation
-
-struct Make<'a> {
-    rng: &'a mut Rng,
-    job: &'a Job,
-    profile: Profile,
-}
-
-impl Make<'_> {
-    fn pair(&mut self) -> usize {
-        self.rng.below(self.job.pairs.len())
-    }
-
-    /// A cell of ordinary height: mostly of a pair.
-    fn cell(&mut self) -> C {
-        let pair = self.pair();
-        let pair = &self.job.pairs[pair];
-        let first_other = 2 * self.job.pairs.len();
-        match self.rng.below(100) {
-            0..35 => pair.param,
-            35..70 => pair.master,
-            _ => loop {
-                let c = first_other + self.rng.below(self.job.cells.len() - first_other);
-                if !self.job.cells[c].tall {
-                    break c;
-                }
-            },
-        }
-    }
-
-    fn tall(&mut self) -> C {
-        let tall: Vec<C> = (0..self.job.cells.len()).filter(|&c| self.job.cells[c].tall).collect();
-        *self.rng.pick(&tall)
-    }
-
-    fn float(&mut self) -> DType {
-        match self.rng.below(24) {
-            0 => DType::F64,
-            1..12 => DType::F32,
-            k => LOW[k % 2],
-        }
-    }
-
-    fn startup(&mut self) -> Vec<Step> {
-        let mut steps = Vec::new();
-        // In some jobs a few cells have no initialiser.
-        let all = self.rng.percent(85);
-        for c in 0..self.job.cells.len() {
-            let master = self.job.pairs.iter().any(|p| p.master == c);
-            if all || self.rng.percent(if master { 55 } else { 93 }) {
-                let spec = &self.job.cells[c];
-                let dtype = if self.rng.percent(95) { spec.startup } else { self.float() };
-                let (random, value) = (!master && self.rng.percent(70), number(self.rng));
-                steps.push(Step::Init { out: c, dtype, random, value });
-            }
-        }
-        let inits = steps.len();
-        for p in self.job.pairs.clone() {
-            if self.rng.percent(85) {
-                steps.push(Step::Cast { x: p.param, out: p.master, to: DType::F32 });
-            }
-        }
-        for _ in 0..self.rng.below(4) {
-            steps.push(self.derive());
-        }
-        for _ in 0..self.rng.below(3) {
-            let load = self.load();
-            steps.push(load);
-        }
-        for low in LOW {
-            let cells: Vec<C> = (0..self.job.cells.len())
-                .filter(|&c| self.job.cells[c].main == low && self.job.cells[c].persistable && !self.job.cells[c].tall)
-                .collect();
-            if !cells.is_empty() && self.rng.percent(92) {
-                let rewrite = self.rewrites(low, 20);
-                steps.push(Step::AmpInit { cells, rewrite, dtype: low });
-            }
-        }
-        let noise = match self.profile {
-            Profile::Wild => [0, 0, 1, 1, 2, 3, 5, 9][self.rng.below(8)],
-            Profile::Plain => self.rng.below(4),
-        };
-        for _ in 0..noise {
-            let step = match self.profile {
-                Profile::Wild => self.step(false, 0),
-                Profile::Plain => self.load(),
-            };
-            // What reads a cell before it has a value only stops the run.
-            let anywhere = matches!(step, Step::Load { .. } | Step::Init { .. }) || self.rng.percent(6);
-            let first = if anywhere { 0 } else { inits };
-            let at = first + self.rng.below(steps.len() + 1 - first);
-            steps.insert(at, step);
-        }
-        // Sometimes a step stands elsewhere.
-        if self.profile == Profile::Wild && self.rng.percent(30) && steps.len() > inits + 1 {
-            let n = steps.len() - inits;
-            let (from, to) = (inits + self.rng.below(n), inits + self.rng.below(n));
-            let step = steps.remove(from);
-            steps.insert(to, step);
-        }
-        steps
-    }
-
-    fn main(&mut self) -> Vec<Step> {
-        let mut steps = Vec::new();
-        for pair in 0..self.job.pairs.len() {
-            if self.rng.percent(70) {
-                let x = self.job.pairs[pair].param;
-                let out = self.job.cells.len() - 2 + self.rng.below(2);
-                steps.push(Step::Math { x, out });
-            }
-            if self.rng.percent(90) {
-                let update = self.update(pair, 92);
-                steps.push(update);
-            }
-        }
-        let noise = match self.profile {
-            Profile::Wild => [0, 0, 0, 0, 1, 1, 2, 4][self.rng.below(8)],
-            Profile::Plain => 0,
-        };
-        for _ in 0..noise {
-            let step = self.step(true, 0);
-            let at = self.rng.below(steps.len() + 1);
-            steps.insert(at, step);
-        }
-        steps
-    }
-
-    fn update(&mut self, pair: usize, master: usize) -> Step {
-        let kind = self.rng.below(4) as u8;
-        let skip = (kind >= 2 && self.rng.percent(30)).then(|| self.rng.below(FLAGS) as u8);
-        Step::Update { kind, pair, master: self.rng.percent(master), skip }
-    }
-
-    fn rewrites(&mut self, low: DType, percent: usize) -> Vec<usize> {
-        let rewrite = self.rng.percent(percent);
-        (0..self.job.pairs.len()).filter(|&i| rewrite && self.job.pairs[i].low == low && self.rng.percent(80)).collect()
-    }
-
-    /// A derived copy.
-    fn derive(&mut self) -> Step {
-        let first_other = 2 * self.job.pairs.len();
-        let out = first_other + self.rng.below(3);
-        match self.rng.below(8) {
-            0 => {
-                let x = self.cell();
-                // Two cells of one dtype, mostly: no op joins others.
-                let y = if self.profile == Profile::Plain || self.rng.percent(70) { x } else { self.cell() };
-                Step::Concat { x, y, out: self.tall() }
-            }
-            1 => Step::Slice { x: self.tall(), out, second: self.rng.percent(50) },
-            2 | 3 => Step::Pure { kind: self.rng.below(3) as u8, x: self.cell(), out, by: self.scale() },
-            4 | 5 => Step::Copy { x: self.cell(), out },
-            _ => Step::Cast { x: self.cell(), out, to: self.job.cells[out].main },
-        }
-    }
-
-    fn scale(&mut self) -> f32 {
-        *self.rng.pick(&[1.0, 0.5, 1.1, -2.0])
-    }
-
-    fn load(&mut self) -> Step {
-        let pair = self.pair();
-        let pair = self.job.pairs[pair].clone();
-        let mut cells = match self.rng.below(10) {
-            0..4 => vec![pair.param],
-            4..6 => vec![pair.master],
-            6..8 => vec![pair.param, pair.master],
-            8 => vec![self.cell(), self.cell()],
-            _ => self.job.pairs.iter().flat_map(|p| [p.param, p.master]).collect(),
-        };
-        cells.dedup();
-        let wild = self.profile == Profile::Wild;
-        let outs = cells
-            .into_iter()
-            .map(|c| match wild && self.rng.percent(8) {
-                true => (c, self.cell()),
-                false => (c, c),
-            })
-            .collect();
-        Step::Load {
-            file: self.rng.below(FILES) as u8,
-            outs,
-            annotate: self.rng.percent(75),
-            pinned: wild && self.rng.percent(8),
-            as_fp16: wild && self.rng.percent(3),
-        }
-    }
-
-    fn step(&mut self, main: bool, depth: usize) -> Step {
-        let control = depth < 2;
-        match self.rng.below(100) {
-            0..8 => {
-                let (out, random) = (self.cell(), self.rng.percent(50));
-                let dtype = if self.rng.percent(70) { self.job.cells[out].startup } else { self.float() };
-                Step::Init { out, dtype, random, value: number(self.rng) }
-            }
-            8..16 => {
-                let pair = self.pair();
-                let pair = &self.job.pairs[pair];
-                match self.rng.percent(70) {
-                    true => Step::Cast { x: pair.param, out: pair.master, to: DType::F32 },
-                    false => Step::Cast { x: pair.master, out: pair.param, to: pair.low },
-                }
-            }
-            16..20 => Step::Cast { x: self.cell(), out: self.cell(), to: self.float() },
-            20..24 => Step::Copy { x: self.cell(), out: self.cell() },
-            24..29 => Step::Pure { kind: self.rng.below(3) as u8, x: self.cell(), out: self.cell(), by: self.scale() },
-            29..34 => self.derive(),
-            34..54 => self.load(),
-            54 => Step::LoadCombine { outs: [self.cell(), self.cell()] },
-            55..59 => Step::Save { file: self.rng.below(FILES) as u8, cells: vec![self.cell()] },
-            59..67 => {
-                let pair = self.pair();
-                let dtype = if self.rng.percent(90) { self.job.pairs[pair].low } else { LOW[self.rng.below(2)] };
-                let rewrite = self.rewrites(dtype, 35);
-                let cells = if self.rng.percent(80) { vec![self.job.pairs[pair].param] } else { vec![self.cell()] };
-                Step::AmpInit { cells, rewrite, dtype }
-            }
-            67..75 => Step::Resync {
-                pair: self.pair(),
-                direction: self.rng.pick::<&str>(&["param", "master", "both", "auto"]),
-                policy: self.rng.pick::<&str>(&["master", "master", "master", "param", "param", "error"]),
-            },
-            75..78 => Step::Math { x: self.cell(), out: self.cell() },
-            78..80 => {
-                let n = self.rng.below(3);
-                let ins = (0..n).map(|_| self.cell()).collect();
-                let outs = (0..2 - n.min(1)).map(|_| self.cell()).collect();
-                Step::Unknown { ins, outs, writes: self.rng.next() as u32, value: number(self.rng) }
-            }
-            80..86 if main => {
-                let pair = self.pair();
-                self.update(pair, 80)
-            }
-            86..94 if control => Step::Cond {
-                flag: self.rng.below(FLAGS) as u8,
-                unknown: self.rng.percent(8),
-                locals: self.locals(),
-                redeclare: self.rng.percent(10),
-                body: (0..1 + self.rng.below(3)).map(|_| self.step(main, depth + 1)).collect(),
-            },
-            94..100 if control => Step::Loop {
-                times: self.rng.below(4) as u8,
-                locals: self.locals(),
-                body: (0..1 + self.rng.below(3)).map(|_| self.step(main, depth + 1)).collect(),
-            },
-            _ => self.derive(),
-        }
-    }
-
-    /// Temporaries that a block declares for itself, hiding those around it.
-    fn locals(&mut self) -> Vec<C> {
-        let n = self.job.cells.len();
-        match self.rng.percent(25) {
-            true => vec![n - 2 + self.rng.below(2)],
-            false => Vec::new(),
-        }
-    }
-}
-
-// ---- shrinking
-
-/// The smallest job found from `job` on which `fails` still says why.
-pub fn shrink(job: &Job, fails: impl Fn(&Job) -> Option<String>) -> (Job, String) {
-    let mut best = job.clone();
-    let mut why = fails(&best).unwrap_or_default();
-    let mut budget = 3000;
-    'again: loop {
-        for small in smaller(&best) {
-            if budget == 0 {
-                break 'again;
-            }
-            budget -= 1;
-            if let Some(w) = fails(&small) {
-                (best, why) = (small, w);
-                continue 'again;
-            }
-        }
-        break;
-    }
-    (best, why)
-}
-
-fn smaller(job: &Job) -> Vec<Job> {
-    let mut out = Vec::new();
-    for section in [Section::Startup, Section::Main] {
-        let list = match section {
-            Section::Startup => &job.startup,
-            Section::Main => &job.main,
-        };
-        for variant in smaller_lists(list) {
-            let mut j = job.clone();
-            match section {
-                Section::Startup => j.startup = variant,
-                Section::Main => j.main = variant,
-            }
-            out.push(j);
-        }
-    }
-    out
-}
-
-fn smaller_lists(list: &[Step]) -> Vec<Vec<Step>> {
-    let mut out = Vec::new();
-    if list.len() > 3 {
-        out.push(list[..list.len() / 2].to_vec());
-        out.push(list[list.len() / 2..].to_vec());
-    }
-    for i in (0..list.len()).rev() {
-        let mut l = list.to_vec();
-        let step = l.remove(i);
-        out.push(l.clone());
-        if let Some(body) = step.body() {
-            let mut flat = l.clone();
-            flat.splice(i..i, body.iter().cloned());
-            out.push(flat);
-            for b in smaller_lists(body) {
-                let mut s = step.clone();
-                *s.body_mut().unwrap() = b;
-                let mut l = l.clone();
-                l.insert(i, s);
-                out.push(l);
-            }
-        }
-        for s in simpler(&step) {
-            let mut l = l.clone();
-            l.insert(i, s);
-            out.push(l);
-        }
-    }
-    out
-}
-
-fn simpler(step: &Step) -> Vec<Step> {
-    let mut out = Vec::new();
-    match step.clone() {
-        Step::Load { file, outs, annotate, pinned, as_fp16 } => {
-            for i in (0..outs.len()).filter(|_| outs.len() > 1) {
-                let mut outs = outs.clone();
-                outs.remove(i);
-                out.push(Step::Load { file, outs, annotate, pinned, as_fp16 });
-            }
-            if pinned {
-                out.push(Step::Load { file, outs: outs.clone(), annotate, pinned: false, as_fp16 });
-            }
-            if as_fp16 {
-                out.push(Step::Load { file, outs, annotate, pinned, as_fp16: false });
-            }
-        }
-        Step::AmpInit { cells, rewrite, dtype } => {
-            for i in (0..cells.len()).filter(|_| cells.len() > 1) {
-                let mut cells = cells.clone();
-                cells.remove(i);
-                out.push(Step::AmpInit { cells, rewrite: rewrite.clone(), dtype });
-            }
-            for i in 0..rewrite.len() {
-                let mut rewrite = rewrite.clone();
-                rewrite.remove(i);
-                out.push(Step::AmpInit { cells: cells.clone(), rewrite, dtype });
-            }
-        }
-        Step::Cond { flag, unknown, locals, redeclare, body } => {
-            if !locals.is_empty() {
-                out.push(Step::Cond { flag, unknown, locals: Vec::new(), redeclare, body: body.clone() });
-            }
-            if redeclare {
-                out.push(Step::Cond { flag, unknown, locals, redeclare: false, body });
-            }
-        }
-        Step::Loop { times, locals, body } => {
-            if times > 1 {
-                out.push(Step::Loop { times: times - 1, locals: locals.clone(), body: body.clone() });
-            }
-            if !locals.is_empty() {
-                out.push(Step::Loop { times, locals: Vec::new(), body });
-            }
-        }
-        Step::Update { kind, pair, master, skip: Some(_) } => {
-            out.push(Step::Update { kind, pair, master, skip: None });
-        }
-        Step::Init { out: c, dtype, random: true, value } => {
-            out.push(Step::Init { out: c, dtype, random: false, value });
-        }
-        _ => {}
-    }
-    out
 }

@@ -295,12 +295,12 @@ impl<'j> Write<'j> {
                 self.op(block, "made_up", &ins, &outs, &attrs);
             }
             Step::Update { kind, pair, master, skip } => self.update(block, *kind, *pair, *master, *skip),
-            Step::Cond { flag, unknown, locals, redeclare, body } => {
+            Step::Cond { flag, unknown, locals, redeclare, twice, body } => {
                 let sub = self.sub_block(block, locals, *redeclare);
                 self.steps(sub, body);
                 let index = self.p.block(sub).index as i32;
-                let mut ins = vec![("Cond", vec![format!("flag_{flag}")])];
                 let mut outs = Vec::new();
+                let mut ins = vec![("Cond", vec![format!("flag_{flag}")])];
                 if self.job.lists && !*unknown {
                     let (reads, writes) = self.touched(sub, locals);
                     ins.push(("Input", reads));
@@ -309,6 +309,10 @@ impl<'j> Write<'j> {
                 let attrs = [("sub_block", AttrValue::Block(index)), ("is_scalar_condition", AttrValue::Bool(true))];
                 let kind = if *unknown { "made_up_block" } else { "conditional_block" };
                 self.op(block, kind, &ins, &outs, &attrs);
+                if let Some(flag) = twice {
+                    ins[0].1 = vec![format!("flag_{flag}")];
+                    self.op(block, kind, &ins, &outs, &attrs);
+                }
             }
             Step::Loop { times, locals, body } => {
                 let n = self.loops;
