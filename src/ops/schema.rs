@@ -110,6 +110,14 @@ impl Schema {
     /// The schema of a kind that has none.
     pub const UNKNOWN: Schema = Schema::plain(Effect::Unknown);
 
+    /// The schema of a kind without entry, by its name: an op of PIR's dialects writes its results alone,
+    /// unless its name ends in `_` (in place). Source: naming of Paddle 3.3.1's dialects.
+    pub fn of_name(kind: &str) -> &'static Schema {
+        const RESULTS: Schema = Schema::plain(Effect::Opaque);
+        let pir = ["pd_op.", "builtin.", "cf."].iter().any(|dialect| kind.starts_with(dialect));
+        if pir && !kind.ends_with('_') { &RESULTS } else { &Schema::UNKNOWN }
+    }
+
     /// A schema that checks no slots.
     pub const fn plain(effect: Effect) -> Schema {
         Schema { inputs: &[], outputs: &[], attrs: &[], effect }
