@@ -9,6 +9,7 @@ mod loss;
 mod math;
 mod matmul;
 mod optimizer;
+mod pir;
 mod reduce;
 mod scaling;
 mod sync;
@@ -58,6 +59,7 @@ impl Kernels {
                 io::KERNELS,
                 sync::KERNELS,
                 control::KERNELS,
+                pir::KERNELS,
             ] {
                 for &(kind, kernel) in family {
                     kernels.register(kind, kernel);

@@ -92,6 +92,11 @@ struct Out<'p> {
     regions: usize,
     blocks: usize,
     marks: SeededMap<Name, Mark>,
+    /// by name: whether the file reads the cell from the scope
+    from_scope: Vec<bool>,
+    /// Cells that are both read from the scope and given a value, and the op that names it, if there is one: the
+    /// executor takes no further values once a variable has two.
+    at_end: Vec<(Name, Option<OpId>)>,
     stack: Vec<Frame>,
     lists: SeededMap<(AttrListId, &'static str), std::rc::Rc<Lists>>,
     /// names of which a value was written already in the block's op list
@@ -112,6 +117,8 @@ impl<'p> Out<'p> {
             regions: 0,
             blocks: 0,
             marks: SeededMap::default(),
+            from_scope: vec![false; program.names().len()],
+            at_end: Vec::new(),
             stack: Vec::new(),
             lists: SeededMap::default(),
             first: true,
@@ -233,6 +240,9 @@ impl<'p> Out<'p> {
             }
             let (block, at) = (frame.block, frame.next);
             let Some(&id) = self.program.block(block).ops.get(at) else {
+                if self.stack.len() == 1 {
+                    self.end(block)?;
+                }
                 let frame = self.stack.pop().expect("a frame");
                 for (name, old) in frame.undo.into_iter().rev() {
                     self.now[name.index()] = old;
@@ -253,6 +263,20 @@ impl<'p> Out<'p> {
         Ok(())
     }
 
+    /// Names what could not be named before the end.
+    fn end(&mut self, block: BlockId) -> Result<(), PirError> {
+        for (cell, op) in std::mem::take(&mut self.at_end) {
+            match (op, self.now[cell.index()]) {
+                (Some(op), Some(cur)) => {
+                    self.start_op();
+                    self.plain(block, self.program.op(op), None, &[Some(cur)], &[])?;
+                }
+                _ => self.name_last(cell),
+            }
+        }
+        Ok(())
+    }
+
     fn start_op(&mut self) {
         if !self.first {
             self.text.push(',');
@@ -267,11 +291,16 @@ impl<'p> Out<'p> {
             return match kind {
                 kinds::PARAMETER => self.parameter(block, op, cell),
                 kinds::DATA => {
+                    self.from_scope[cell.index()] = true;
                     self.start_op();
                     self.plain(block, op, None, &[], &[(cell, None)])
                 }
                 _ => match self.marks.get(&cell) {
                     Some(m) if m.by == Some(op.id) && (m.def.is_none() || m.at.0 < m.at.1) => {
+                        if m.def.is_some() && self.from_scope[cell.index()] {
+                            self.at_end.push((cell, Some(op.id)));
+                            return Ok(());
+                        }
                         let cur = self.read(block, op, cell, None)?;
                         self.start_op();
                         self.plain(block, op, None, &[Some(cur)], &[])
@@ -299,6 +328,14 @@ impl<'p> Out<'p> {
         if mark.def != Some(op) || (mark.by.is_some() && mark.at.1 > mark.at.0) {
             return;
         }
+        match self.from_scope[cell.index()] {
+            true => self.at_end.push((cell, None)),
+            false => self.name_last(cell),
+        }
+    }
+
+    /// Names a cell's value.
+    fn name_last(&mut self, cell: Name) {
         let Some(cur) = self.now[cell.index()] else { return };
         let global = self.stack[0].block;
         let parameter = self.decls.find(global, cell).is_some_and(|v| self.program.var(v).is_parameter());
@@ -448,6 +485,7 @@ impl<'p> Out<'p> {
             self.text.push('}');
         }
         let cur = Cur { id, dtype };
+        self.from_scope[name.index()] = true;
         self.set(name, cur);
         Ok(cur)
     }
@@ -618,6 +656,7 @@ impl<'p> Out<'p> {
             let _ = write!(self.text, ",\"{key}\":{value}");
         }
         self.text.push('}');
+        self.from_scope[cell.index()] = true;
         self.set(cell, Cur { id, dtype });
         Ok(())
     }
@@ -641,22 +680,10 @@ impl<'p> Out<'p> {
         };
         let (list, id) = (self.new_id(), self.new_id());
         self.start_op();
-        let (path, attrs) = (json::quote(path), new_result_attrs(1, true));
-        let _ = write!(
-            self.text,
-            "{{\"#\":\"1.load_combine\",\"A\":[{{\"AT\":{{\"#\":\"0.a_str\",\"D\":{path}}},\"N\":\"file_path\"}},\
-             {{\"AT\":{{\"#\":\"0.a_bool\",\"D\":{as_fp16}}},\"N\":\"load_as_fp16\"}},\
-             {{\"AT\":{{\"#\":\"0.a_bool\",\"D\":false}},\"N\":\"model_from_memory\"}}],\"I\":[],\
-             \"O\":[{{\"%\":{list},\"TT\":{{\"#\":\"0.t_vec\",\"D\":["
-        );
+        let text = std::mem::take(&mut self.text);
         self.put_type(block, cell, dtype);
-        let _ = write!(
-            self.text,
-            "]}}}}],\"OA\":{attrs}}},{{\"#\":\"0.slice\",\"A\":[{{\"AT\":{{\"#\":\"0.a_i32\",\"D\":0}},\
-             \"N\":\"index\"}}],\"I\":[{{\"%\":{list}}}],\"O\":[{{\"%\":{id},\"TT\":"
-        );
-        self.put_type(block, cell, dtype);
-        let _ = write!(self.text, "}}],\"OA\":{attrs}}}");
+        let ty = std::mem::replace(&mut self.text, text);
+        self.text.push_str(&load_text(&json::quote(path), as_fp16, (list, id), &ty));
         self.set(cell, Cur { id, dtype });
         Ok(())
     }
@@ -720,6 +747,19 @@ fn put_at<T>(list: &mut Vec<Option<T>>, at: usize, value: Option<T>) {
         list.push(None);
     }
     list[at] = value;
+}
+
+/// `load` as the two ops that it becomes; `path` is quoted.
+pub(super) fn load_text(path: &str, as_fp16: bool, (list, id): (i64, i64), ty: &str) -> String {
+    let attrs = new_result_attrs(1, true);
+    format!(
+        "{{\"#\":\"1.load_combine\",\"A\":[{{\"AT\":{{\"#\":\"0.a_str\",\"D\":{path}}},\"N\":\"file_path\"}},\
+         {{\"AT\":{{\"#\":\"0.a_bool\",\"D\":{as_fp16}}},\"N\":\"load_as_fp16\"}},\
+         {{\"AT\":{{\"#\":\"0.a_bool\",\"D\":false}},\"N\":\"model_from_memory\"}}],\"I\":[],\
+         \"O\":[{{\"%\":{list},\"TT\":{{\"#\":\"0.t_vec\",\"D\":[{ty}]}}}}],\"OA\":{attrs}}},\
+         {{\"#\":\"0.slice\",\"A\":[{{\"AT\":{{\"#\":\"0.a_i32\",\"D\":0}},\"N\":\"index\"}}],\
+         \"I\":[{{\"%\":{list}}}],\"O\":[{{\"%\":{id},\"TT\":{ty}}}],\"OA\":{attrs}}}"
+    )
 }
 
 /// Attributes of the results of an op that is not from a file.

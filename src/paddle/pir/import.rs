@@ -9,7 +9,7 @@ use crate::ir::{
     Attr, AttrListId, AttrValue, BlockId, DType, Entity, Extra, OpId, Origin, OriginId, Program, Section, SectionData,
     VarDef, VarFlag, VarFlags, VarId, VarKind,
 };
-use crate::names::{Name, SeededMap, Symbol};
+use crate::names::{Name, SeededMap, Symbol, sym};
 use std::borrow::Cow;
 
 /// Reads a PIR file into an empty section of a program.
@@ -131,7 +131,8 @@ struct Importer<'t, 'p> {
     renames: SeededMap<Name, Name>,
     /// elements of a list that `builtin.combine` made
     lists: SeededMap<Name, Vec<Name>>,
-    dropped: Vec<VarId>,
+    /// a `load_combine` that was read just now: the op, its text, its result
+    loaded: Option<(OpId, &'t str, i64)>,
 }
 
 impl<'t, 'p> Importer<'t, 'p> {
@@ -150,7 +151,7 @@ impl<'t, 'p> Importer<'t, 'p> {
             cells: SeededMap::default(),
             renames: SeededMap::default(),
             lists: SeededMap::default(),
-            dropped: Vec::new(),
+            loaded: None,
         }
     }
 
@@ -352,6 +353,13 @@ impl<'t, 'p> Importer<'t, 'p> {
             }
         }
         let kind = need(op.kind.and_then(|k| k.strip_prefix('"')?.strip_suffix('"')), "a kind `#`")?;
+        let loaded = self.loaded.take();
+        if kind == "0.slice"
+            && let Some(loaded) = loaded
+            && let Some(done) = self.load(loaded, text, &op)
+        {
+            return done.map(|()| Vec::new());
+        }
         if kind == "p" {
             self.parameter(&op, block, origin)?;
             return Ok(Vec::new());
@@ -403,8 +411,8 @@ impl<'t, 'p> Importer<'t, 'p> {
             }
         }
         let mut types = Vec::new();
-        for (i, text) in results.iter().enumerate() {
-            let (value, ty) = self.value_text(text, "%").map_err(|e| e.within(&format!(".O[{i}]")))?;
+        for (i, result) in results.iter().enumerate() {
+            let (value, ty) = self.value_text(result, "%").map_err(|e| e.within(&format!(".O[{i}]")))?;
             let alias = row.and_then(|r| r.in_place.iter().find(|a| a.0 == i)).and_then(|a| *operands.get(a.1)?);
             let val = match alias {
                 Some(v) => {
@@ -428,6 +436,9 @@ impl<'t, 'p> Importer<'t, 'p> {
             let slot = self.slot(row.map(|r| r.outputs[i]), 'O', i);
             self.program.push_output(id, slot, [val.name]);
             self.define(value, val).map_err(|e| e.within(&format!(".O[{i}]")))?;
+            if kind == "1.load_combine" {
+                self.loaded = Some((id, text, value));
+            }
             if kind_text == "builtin.combine" {
                 let elements = operands.iter().flatten().map(|&v| self.vals[v].name).collect();
                 self.lists.insert(val.name, elements);
@@ -574,6 +585,47 @@ impl<'t, 'p> Importer<'t, 'p> {
         Ok(())
     }
 
+    /// A `load_combine` of one tensor and the `slice` that takes it are one `load`, if export writes the two
+    /// so. The type that they state is taken for what the file holds, as that of any operand is.
+    fn load(
+        &mut self,
+        (op, before, list): (OpId, &str, i64),
+        text: &'t str,
+        slice: &OpText<'t>,
+    ) -> Option<Result<(), PirError>> {
+        let result = json::list(slice.results?)?.next()?;
+        let (id, ty) = self.value_text(result, "%").ok()?;
+        let attr = |name: &str| {
+            let name = self.program.symbols().lookup(name)?;
+            self.program.op(op).attr(name)
+        };
+        let (path, as_fp16) = (attr("file_path")?.as_str()?.to_owned(), attr("load_as_fp16")?.as_bool()?);
+        let written = export::load_text(&json::quote(&path), as_fp16, (list, id), ty);
+        if written.strip_prefix(before)?.strip_prefix(',')? != text {
+            return None;
+        }
+        let row = self.find(list).ok()?;
+        let (block, origin) = (self.vals[row].block, self.program.op(op).origin());
+        let name = self.value_name(id).ok()?;
+        // The list's declaration stays, without use: a row is never taken out.
+        let var = self.declare(block, name, ty, origin);
+        let mut attrs = vec![Attr::new(sym::FILE_PATH, AttrValue::str(path))];
+        if as_fp16 {
+            attrs.push(Attr::new(sym::LOAD_AS_FP16, true));
+        } else {
+            let dtype = self.program.var(var).dtype;
+            attrs.push(Attr::new(sym::STORED_DTYPES, AttrValue::Ints([dtype.code()].into())));
+        }
+        let attrs = self.program.intern_attrs(attrs);
+        let data = &mut self.program.ops[op];
+        (data.kind, data.attrs) = (sym::LOAD, attrs);
+        let slot = data.slots as usize + data.inputs as usize;
+        self.program.slots[slot].name = sym::OUT;
+        let arg = self.program.slots[slot].start as usize;
+        self.program.args[arg] = name;
+        Some(self.define(id, Val { name, ty, var, op, index: 0, block, plain: true }))
+    }
+
     /// An op that names a value.
     #[allow(clippy::too_many_arguments)]
     fn naming(
@@ -663,7 +715,6 @@ impl<'t, 'p> Importer<'t, 'p> {
         match self.cells.get(&cell) {
             Some(known) => {
                 let same = known.ty == val.ty;
-                self.dropped.push(val.var);
                 if !same {
                     self.override_type(val.op, val.index as usize, val.ty);
                 }
@@ -688,11 +739,6 @@ impl<'t, 'p> Importer<'t, 'p> {
         let mut to: Vec<Name> = (0..self.program.names().len()).map(Name::from_index).collect();
         self.renames.iter().for_each(|(&from, &cell)| to[from.index()] = cell);
         self.program.args[first_arg..].iter_mut().for_each(|n| *n = to[n.index()]);
-        let mut gone = vec![false; if self.dropped.is_empty() { 0 } else { self.program.var_rows() }];
-        self.dropped.iter().for_each(|v| gone[v.index()] = true);
-        if let (Some(block), false) = (self.program.global_block(self.section), gone.is_empty()) {
-            self.program.blocks[block].vars.retain(|v| !gone[v.index()]);
-        }
     }
 }
 

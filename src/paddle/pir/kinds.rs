@@ -73,6 +73,8 @@ static ROWS: &[Row] = &[
     Row { renames: TRANS, ..row("pd_op.matmul_grad", "matmul_v2_grad", XY_OUT_GRAD, XY_GRAD) },
     row("pd_op.add", "elementwise_add", XY, OUT),
     row("pd_op.add_grad", "elementwise_add_grad", XY_OUT_GRAD, XY_GRAD),
+    row("pd_op.mean", "reduce_mean", &["X", "Axis"], OUT),
+    row("pd_op.mean_grad", "reduce_mean_grad", &["X", "Out@GRAD", "Axis"], X_GRAD),
     row("pd_op.subtract", "elementwise_sub", XY, OUT),
     row("pd_op.multiply", "elementwise_mul", XY, OUT),
     row("pd_op.divide", "elementwise_div", XY, OUT),
