@@ -89,6 +89,9 @@ pub enum Effect {
     Cond,
     /// Runs its sub-block as long as a condition holds.
     While,
+    /// Runs its sub-blocks, each any number of times, and writes its outputs from what they yield (`if` and
+    /// `while` of PIR, whose blocks hold values of their own).
+    Regions,
     /// Not known: may read and write everything it names, sub-blocks included.
     Unknown,
 }

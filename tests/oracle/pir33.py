@@ -76,8 +76,8 @@ def read_safetensors(path):
     return out
 
 
-def build(model, low=True):
-    """startup, main and the loss of a training job: SGD, with masters in bfloat16 when `low`."""
+def build(model, low=True, train=True):
+    """startup, main and the loss of a job: SGD if it trains, with masters and bfloat16 when `low`."""
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
         layers, forward = model()
@@ -85,7 +85,8 @@ def build(model, low=True):
         if low:
             layers, optimizer = paddle.amp.decorate(layers, optimizer, level='O2', dtype='bfloat16')
         loss = forward(layers, 'bfloat16' if low else 'float32')
-        optimizer.minimize(loss)
+        if train:
+            optimizer.minimize(loss)
     return startup, main, loss
 
 
