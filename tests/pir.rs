@@ -149,7 +149,8 @@ fn loaded(model: &str, cells: &[(&str, DType)]) -> Program {
 #[test]
 fn loads_in_startup_are_mended_and_written_as_the_executor_wants_them() {
     let (w, m) = ("linear_0.w_0", "linear_0.w_0_fp32_master_0");
-    let orders: [(&str, &[(&str, DType)], &[&str]); 4] = [
+    type Order<'a> = (&'a str, &'a [(&'a str, DType)], &'a [&'a str]);
+    let orders: [Order<'_>; 4] = [
         ("P1", &[(w, DType::F32)], &["stale-master", "wrong-dtype"]),
         ("P2", &[(w, DType::BF16)], &["stale-master"]),
         ("P3", &[(w, DType::F32), (m, DType::F32)], &["wrong-dtype", "unproved"]),
