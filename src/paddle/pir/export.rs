@@ -155,7 +155,7 @@ impl<'p> Out<'p> {
     /// Cells that get a value here, and the op that gives the last one.
     fn find_marks(&mut self, global: BlockId) {
         for (at, op) in self.program.ops(global).enumerate() {
-            if let Some(attr) = kinds::names_cell(op.kind_str()) {
+            if let Some((_, attr)) = kinds::names_cell(op.kind_str()) {
                 if matches!(op.kind_str(), kinds::SET_PARAMETER | kinds::SHADOW_OUTPUT)
                     && let Some(cell) = self.named(op, attr)
                 {
@@ -291,7 +291,7 @@ impl<'p> Out<'p> {
 
     fn op(&mut self, block: BlockId, op: OpRef<'p>) -> Result<(), PirError> {
         let kind = op.kind_str();
-        if let Some(attr) = kinds::names_cell(kind) {
+        if let Some((_, attr)) = kinds::names_cell(kind) {
             let Some(cell) = self.named(op, attr) else { return Err(self.no_form(op.id, "it names no cell")) };
             return match kind {
                 kinds::PARAMETER => self.parameter(block, op, cell),

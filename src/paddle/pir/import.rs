@@ -2,7 +2,7 @@
 
 use super::error::{PirError, PirErrorKind as Kind};
 use super::json::{self, Walk};
-use super::kinds::{self, Row};
+use super::kinds::Row;
 use super::{MAX_BLOCKS, MAX_FILE, VERSION, export, value};
 use crate::entity::EntityId;
 use crate::ir::{
@@ -10,8 +10,8 @@ use crate::ir::{
     VarDef, VarFlag, VarId, VarKind,
 };
 use crate::names::{Name, SeededMap, Symbol};
-use std::borrow::Cow;
 
+mod attrs;
 mod naming;
 
 /// Reads a PIR file into an empty section of a program.
@@ -111,10 +111,18 @@ struct OpText<'t> {
     more: Vec<(&'t str, &'t str)>,
 }
 
+/// What is known of a kind, found out once.
 #[derive(Clone, Copy)]
 struct KindInfo {
     kind: Symbol,
     row: Option<&'static Row>,
+    /// where the symbols of the row's slots begin, inputs first
+    slots: usize,
+    /// of an op that names a value: its kind and the attribute with the name
+    names: Option<(&'static str, &'static str)>,
+    /// whether it may write its operands, and the table does not know which
+    in_place: bool,
+    combines: bool,
 }
 
 struct Importer<'t, 'p> {
@@ -127,6 +135,8 @@ struct Importer<'t, 'p> {
     ids: SeededMap<i64, u32>,
     vals: Vec<Val<'t>>,
     kinds: SeededMap<&'t str, KindInfo>,
+    row_slots: Vec<Symbol>,
+    place_slots: [Vec<Symbol>; 2],
     attrs: SeededMap<(Symbol, &'t str, &'t str), AttrListId>,
     types: SeededMap<&'t str, (VarKind, DType, Vec<i64>, bool)>,
     cells: SeededMap<Name, Cell<'t>>,
@@ -149,6 +159,8 @@ impl<'t, 'p> Importer<'t, 'p> {
             ids: SeededMap::default(),
             vals: Vec::new(),
             kinds: SeededMap::default(),
+            row_slots: Vec::new(),
+            place_slots: Default::default(),
             attrs: SeededMap::default(),
             types: SeededMap::default(),
             cells: SeededMap::default(),
@@ -369,12 +381,7 @@ impl<'t, 'p> Importer<'t, 'p> {
         }
         let info = match self.kinds.get(kind) {
             Some(&info) => info,
-            None => {
-                let long = kinds::long(&need(json::string(op.kind.unwrap_or_default()), "a kind `#`")?);
-                let row = kinds::of_pir(&long);
-                let kind_sym = self.program.symbol(row.map_or(&long, |r| r.kind));
-                *self.kinds.entry(kind).or_insert(KindInfo { kind: kind_sym, row })
-            }
+            None => self.kind_info(kind, op.kind.unwrap_or_default())?,
         };
         let operands = self.operands(op.operands.unwrap_or("[]"))?;
         let results: Vec<&'t str> =
@@ -386,10 +393,9 @@ impl<'t, 'p> Importer<'t, 'p> {
             _ => info.kind,
         };
         let attrs = self.attr_list(kind_sym, row, op.attrs.unwrap_or("[]"), op.result_attrs.unwrap_or("[]"))?;
-        let kind_text = self.program.sym(kind_sym).to_owned();
-        if let Some(attr) = kinds::names_cell(&kind_text) {
+        if let Some((kind_text, attr)) = info.names {
             let cell = self.cell_of(attrs, attr)?;
-            return self.naming(&kind_text, kind_sym, cell, attrs, &operands, &results, (block, origin), &op);
+            return self.naming(kind_text, kind_sym, cell, attrs, &operands, &results, (block, origin), &op);
         }
 
         let mut subs = Vec::new();
@@ -407,9 +413,12 @@ impl<'t, 'p> Importer<'t, 'p> {
         let mut in_place_list = Vec::new();
         for (i, operand) in operands.iter().enumerate() {
             let name = operand.map(|v| self.vals[v].name);
-            let slot = self.slot(row.map(|r| r.inputs[i]), 'I', i);
+            let slot = match row {
+                Some(_) => self.row_slots[info.slots + i],
+                None => self.place_slot(0, i),
+            };
             self.program.push_input(id, slot, name);
-            if row.is_none() && kind_text.ends_with('_') {
+            if row.is_none() && info.in_place {
                 in_place_list.extend(name.and_then(|n| self.lists.get(&n)).into_iter().flatten().copied());
             }
         }
@@ -436,13 +445,16 @@ impl<'t, 'p> Importer<'t, 'p> {
                     Val { name, ty, var, op: id, index: i as u32, block, plain: true }
                 }
             };
-            let slot = self.slot(row.map(|r| r.outputs[i]), 'O', i);
+            let slot = match row {
+                Some(r) => self.row_slots[info.slots + r.inputs.len() + i],
+                None => self.place_slot(1, i),
+            };
             self.program.push_output(id, slot, [val.name]);
             self.define(value, val).map_err(|e| e.within(&format!(".O[{i}]")))?;
             if kind == "1.load_combine" {
                 self.loaded = Some((id, text, value));
             }
-            if kind_text == "builtin.combine" {
+            if info.combines {
                 let elements = operands.iter().flatten().map(|&v| self.vals[v].name).collect();
                 self.lists.insert(val.name, elements);
             }
@@ -456,13 +468,6 @@ impl<'t, 'p> Importer<'t, 'p> {
         }
         self.keep_more(id, &op.more);
         Ok(subs)
-    }
-
-    fn slot(&mut self, known: Option<&str>, letter: char, index: usize) -> Symbol {
-        match known {
-            Some(name) => self.program.symbol(name),
-            None => self.program.symbol(&format!("{letter}{index}")),
-        }
     }
 
     fn keep_more(&mut self, op: OpId, more: &[(&str, &str)]) {
@@ -490,67 +495,6 @@ impl<'t, 'p> Importer<'t, 'p> {
             out.push(if id == 0 { None } else { Some(self.find(id).map_err(within)?) });
         }
         Ok(out)
-    }
-
-    fn attr_list(
-        &mut self,
-        kind: Symbol,
-        row: Option<&'static Row>,
-        attrs: &'t str,
-        of_results: &'t str,
-    ) -> Result<AttrListId, PirError> {
-        if let Some(&list) = self.attrs.get(&(kind, attrs, of_results)) {
-            return Ok(list);
-        }
-        let mut list = Vec::new();
-        for (text, key, prefix) in [(attrs, ".A", ""), (of_results, ".OA", RESULT)] {
-            for (i, item) in need(json::list(text), "a list").map_err(|e| e.within(key))?.enumerate() {
-                let attr = self.attr(item, row.filter(|_| prefix.is_empty()), prefix);
-                list.push(attr.map_err(|e| e.within(&format!("{key}[{i}]")))?);
-            }
-        }
-        let id = self.program.intern_attrs(list);
-        self.attrs.insert((kind, attrs, of_results), id);
-        Ok(id)
-    }
-
-    fn attr(&mut self, item: &'t str, row: Option<&'static Row>, prefix: &str) -> Result<Attr, PirError> {
-        let (mut name, mut at) = (None, None);
-        for (key, value) in need(json::object(item), "an attribute")? {
-            match key {
-                "N" => once(&mut name, key, value)?,
-                "AT" => once(&mut at, key, value)?,
-                _ => return Err(PirError::new(Kind::Expected("an attribute of `N` and `AT` alone"))),
-            }
-        }
-        let name = need(name.and_then(json::string), "a name `N`")?;
-        let at = need(at, "a value `AT`")?;
-        if prefix.is_empty() && [RESULT, TYPE, BLOCKS].iter().any(|p| name.starts_with(p)) {
-            return Err(PirError::new(Kind::BadName(name.into_owned())));
-        }
-        let value = value::decode(&name, at);
-        // One that passes give new ops is told from the file's own by its text.
-        let own = name == "op_role" || name == "in_dtype";
-        let raw = (own || value::encode(&name, &value).as_deref() != Some(at)).then(|| at.as_bytes().into());
-        let renamed = row.and_then(|r| r.renames.iter().find(|(file, _)| *file == name)).map(|r| r.1);
-        let name: Cow<'_, str> = match renamed {
-            Some(ir) => Cow::Borrowed(ir),
-            None => Cow::Owned(format!("{prefix}{name}")),
-        };
-        let name = self.program.symbol(&name);
-        Ok(Attr { name, value, raw })
-    }
-
-    /// The list with the op's sub-blocks, and how many of them each region has if not one.
-    fn with_blocks(&mut self, list: AttrListId, frames: &[Vec<Frame<'t>>]) -> Result<AttrListId, PirError> {
-        let blocks = frames.iter().flatten().map(|f| self.program.block(f.block).index as i32).collect();
-        let mut attrs = self.program.attr_list(list).to_vec();
-        attrs.push(Attr::new(self.program.symbol(BLOCKS), AttrValue::Blocks(blocks)));
-        if frames.iter().any(|f| f.len() != 1) {
-            let counts = frames.iter().map(|f| f.len() as i32).collect();
-            attrs.push(Attr::new(self.program.symbol(BLOCKS_OF), AttrValue::Ints(counts)));
-        }
-        Ok(self.program.intern_attrs(attrs))
     }
 
     /// Writes the names of cells over those of the values that turned out to be theirs.

@@ -154,14 +154,15 @@ pub(super) const SET_PARAMETER: &str = "builtin.set_parameter";
 pub(super) const SHADOW_OUTPUT: &str = "builtin.shadow_output";
 pub(super) const DATA: &str = "pd_op.data";
 
-/// The attribute that names the cell, for those kinds.
-pub(super) fn names_cell(kind: &str) -> Option<&'static str> {
-    match kind {
-        PARAMETER | SET_PARAMETER => Some("parameter_name"),
-        SHADOW_OUTPUT => Some("output_name"),
-        DATA => Some("name"),
-        _ => None,
-    }
+/// Such a kind, and the attribute that names its cell.
+pub(super) fn names_cell(kind: &str) -> Option<(&'static str, &'static str)> {
+    Some(match kind {
+        PARAMETER => (PARAMETER, "parameter_name"),
+        SET_PARAMETER => (SET_PARAMETER, "parameter_name"),
+        SHADOW_OUTPUT => (SHADOW_OUTPUT, "output_name"),
+        DATA => (DATA, "name"),
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
