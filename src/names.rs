@@ -231,6 +231,7 @@ known! {
     // op kinds
     LOAD = "load", LOAD_COMBINE = "load_combine", SAVE = "save", SAVE_COMBINE = "save_combine",
     CAST = "cast", ASSIGN = "assign", AMP_INIT = "amp_init", RESYNC = "resync",
+    SET_VALUE = "set_value", CREATE_PY_READER = "create_py_reader", READ = "read",
     FILL_CONSTANT = "fill_constant", UNIFORM_RANDOM = "uniform_random", WHILE = "while",
     CONDITIONAL_BLOCK = "conditional_block", FEED = "feed", FETCH = "fetch",
     // attributes
@@ -240,7 +241,7 @@ known! {
     OP_NAMESCOPE = "op_namescope", OP_CALLSTACK = "op_callstack", SUB_BLOCK = "sub_block",
     MULTI_PRECISION = "multi_precision", REWRITE_MASTER = "rewrite_master", DIRECTION = "direction",
     ON_CONFLICT = "on_conflict", VALUE = "value", STR_VALUE = "str_value", WITH_QUANT_ATTR = "with_quant_attr",
-    LOAD_AS_FP16 = "load_as_fp16",
+    LOAD_AS_FP16 = "load_as_fp16", USE_MKLDNN = "use_mkldnn",
 }
 
 /// The interner of op kinds, slots and attribute names; [`sym`] holds at fixed ids.

@@ -248,6 +248,13 @@ may be loaded from float32, float16 or bfloat16).
 "The checkpoint has an entry that the program has no cell for. It is left where it is.
 ";
     // ---- passes
+    /// There is nothing to rewrite to mixed precision.
+    NothingToNarrow = "nothing-to-narrow", Warning,
+"The pass `precision` left the program as it was: it is of mixed precision already, computes in float64
+alone, or the level is O0. Rewriting twice would cast casts.
+
+    (Out: x.cast_fp16) = cast(X: x) {in_dtype: f32, out_dtype: f16}      <- made by an earlier run
+";
     /// A load cannot be moved.
     PinnedLoad = "pinned-load", Note,
 "The load stays where it is, because an op between it and the place where it should be depends on it. The

@@ -124,6 +124,8 @@ impl EditSummary {
 
 enum Change {
     Insert { place: At, op: NewOp, why: String },
+    InsertSmall { place: At, kind: Symbol, attrs: AttrListId, input: (Symbol, Name), output: (Symbol, Name), why: String },
+    SetArg { op: OpId, at: u32, to: Name, why: String },
     Move { op: OpId, place: At, why: String },
     Remove { op: OpId, why: String },
     SetSlots { op: OpId, inputs: Vec<(Symbol, Vec<Name>)>, outputs: Vec<(Symbol, Vec<Name>)>, why: String },
@@ -177,6 +179,26 @@ impl Edit {
     /// Inserts an op.
     pub fn insert(&mut self, place: At, op: NewOp, why: impl Into<String>) {
         self.changes.push(Change::Insert { place, op, why: why.into() });
+    }
+
+    /// Inserts an op of one input and one output whose attribute list the program already has: no allocation.
+    pub fn insert_small(
+        &mut self,
+        place: At,
+        kind: Symbol,
+        attrs: AttrListId,
+        input: (Symbol, Name),
+        output: (Symbol, Name),
+        why: impl Into<String>,
+    ) {
+        self.changes.push(Change::InsertSmall { place, kind, attrs, input, output, why: why.into() });
+    }
+
+    /// Replaces one argument of an op: that at this place among its inputs and then its outputs, slot by slot.
+    ///
+    /// The commit panics when the op has no such argument.
+    pub fn set_arg(&mut self, op: OpId, at: u32, to: Name, why: impl Into<String>) {
+        self.changes.push(Change::SetArg { op, at, to, why: why.into() });
     }
 
     /// Moves an op, also from one block to another of the same section.
@@ -245,6 +267,20 @@ impl Edit {
                     order.put(program, place, id);
                     summary.inserted += 1;
                     summary.notes.push(EditNote::Inserted(id, why));
+                }
+                Change::InsertSmall { place, kind, attrs, input, output, why } => {
+                    let origin = derive(program, place, pass);
+                    let id = program.push_op_row(block_of(program, place), kind, attrs, origin);
+                    program.push_input(id, input.0, [input.1]);
+                    program.push_output(id, output.0, [output.1]);
+                    order.put(program, place, id);
+                    summary.inserted += 1;
+                    summary.notes.push(EditNote::Inserted(id, why));
+                }
+                Change::SetArg { op, at, to, why } => {
+                    if set_arg(program, op, at, to) {
+                        note_changed(program, &mut summary, op, why);
+                    }
                 }
                 Change::Move { op, place, why } => {
                     assert!(!order.anchors(op), "an anchor is moved in the same edit");
@@ -319,13 +355,18 @@ fn block_of(program: &Program, place: At) -> BlockId {
     }
 }
 
-fn make_op(program: &mut Program, place: At, op: NewOp, pass: Symbol) -> OpId {
-    let block = block_of(program, place);
+/// The origin of an op that a pass makes at a place.
+fn derive(program: &mut Program, place: At, pass: Symbol) -> OriginId {
     let from = match place {
         At::Before(anchor) | At::After(anchor) => program.ops[anchor].origin,
         At::Start(_) | At::End(_) => program.push_origin(Origin::Built { tag: 0 }),
     };
-    let origin = program.push_origin(Origin::Derived { pass, from });
+    program.push_origin(Origin::Derived { pass, from })
+}
+
+fn make_op(program: &mut Program, place: At, op: NewOp, pass: Symbol) -> OpId {
+    let block = block_of(program, place);
+    let origin = derive(program, place, pass);
     let attrs = program.intern_attrs(op.attrs);
     let id = program.push_op_row(block, op.kind, attrs, origin);
     for (slot, args) in op.inputs {
@@ -365,6 +406,20 @@ fn replace_arg(program: &mut Program, op: OpId, from: Name, to: Name, inputs: bo
         }
     }
     hit && from != to
+}
+
+fn set_arg(program: &mut Program, op: OpId, at: u32, to: Name) -> bool {
+    let d = program.ops[op];
+    let slots = d.slots as usize..d.slots as usize + d.inputs as usize + d.outputs as usize;
+    let mut left = at;
+    for SlotData { start, len, .. } in &program.slots[slots] {
+        if left < *len {
+            let arg = &mut program.args[(start + left) as usize];
+            return std::mem::replace(arg, to) != to;
+        }
+        left -= len;
+    }
+    panic!("an edit names argument {at} of an op that has fewer");
 }
 
 fn set_attr(program: &mut Program, op: OpId, attr: Attr) -> bool {

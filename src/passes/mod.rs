@@ -8,6 +8,7 @@ mod load_order;
 mod lower;
 mod manager;
 mod master_casts;
+pub mod precision;
 mod resync;
 mod standalone;
 
@@ -15,6 +16,7 @@ pub use load_order::LoadOrder;
 pub use lower::Lower;
 pub use manager::{ManagerOptions, PassManager, PassReport, PipelineError, Report};
 pub use master_casts::MasterCasts;
+pub use precision::Precision;
 pub use resync::{OnConflict, Resync};
 pub use standalone::{Standalone, standalone};
 
@@ -39,6 +41,14 @@ pub enum PassError {
         count: usize,
         /// the findings
         diagnostics: Diagnostics,
+    },
+    /// the options do not fit, or the program is not one that the pass takes
+    #[error("`{pass}`: {why}")]
+    Refused {
+        /// the pass
+        pass: &'static str,
+        /// the reason
+        why: String,
     },
     /// an op has no form in the target framework
     #[error("`{pass}`: {what} ({place})")]
@@ -96,6 +106,11 @@ fn make<P: Pass + serde::de::DeserializeOwned + 'static>(
 
 /// All passes, in the order in which they are usually run.
 pub static PASSES: &[PassEntry] = &[
+    PassEntry {
+        name: "precision",
+        summary: "rewrites a float32 forward program to mixed precision (O1, O2, OD), as Paddle 2.6.2 does where that is sound",
+        make: make::<Precision>,
+    },
     PassEntry {
         name: "master-casts",
         summary: "gives each 16-bit parameter of an optimizer that wants one a float32 master, seeded from the float32 value",

@@ -1,0 +1,211 @@
+//! How do decisions and casts get into the program? As queued edits; then control ops list what their blocks read.
+
+use super::casts::{self, Plan};
+use super::decide::{Choice, Decisions, is_float_code};
+use crate::analysis::effects::Effects;
+use crate::entity::EntityId;
+use crate::ir::{
+    At, Attr, AttrListId, AttrValue, DType, Edit, EditSummary, OpRef, Program, Role, Section, VarDef, VarFlag,
+    VarId, VarKind,
+};
+use crate::names::{Name, Symbol, sym};
+use crate::ops::{Effect, Ops};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The attributes of a cast, as PaddlePaddle 2.6.2 writes them.
+pub fn cast_attrs(from: DType, to: DType, device: &str, role: Role) -> Vec<Attr> {
+    vec![
+        Attr::new(sym::IN_DTYPE, from),
+        Attr::new(sym::OP_DEVICE, device),
+        Attr::new(sym::OP_NAMESCOPE, "/"),
+        Attr::new(sym::OP_ROLE, role.0),
+        Attr { name: sym::OP_ROLE_VAR, value: AttrValue::Strings(Box::new([])), raw: None },
+        Attr::new(sym::OUT_DTYPE, to),
+        Attr::new(sym::USE_MKLDNN, false),
+        Attr::new(sym::WITH_QUANT_ATTR, false),
+    ]
+}
+
+/// Rewrites main.
+pub(super) fn apply(program: &mut Program, ops: &Ops, decisions: &Decisions, pass: &str) -> EditSummary {
+    let kinds = ops.resolve(program);
+    let (plan, reads) = {
+        let effects = Effects::new(program, &kinds);
+        (casts::plan(program, &effects, decisions), captured(program, &effects))
+    };
+    let names = casts::names(program, decisions, &plan);
+    let mut edit = Edit::new();
+    declare(program, decisions, &plan, &names, &mut edit);
+    insert(program, decisions, &plan, &names, &mut edit);
+    for &(op, place, copy) in &plan.args {
+        edit.set_arg(op, place, names[copy as usize], "");
+    }
+    attributes(program, decisions, &plan, &names, &mut edit);
+    let mut summary = edit.commit(program, pass);
+    if !reads.is_empty() && !plan.copies.is_empty() {
+        summary.merge(capture(program, ops, &plan, &names, &reads, pass));
+    }
+    summary
+}
+
+/// New dtypes of old declarations, and the copies.
+fn declare(program: &Program, decisions: &Decisions, plan: &Plan, names: &[Name], edit: &mut Edit) {
+    for block in program.section_blocks(Section::Main) {
+        for &var in &program.block(block).vars {
+            if program.var(var).dtype != decisions.dtype(var) {
+                edit.set_dtype(var, decisions.dtype(var), "");
+            }
+        }
+    }
+    for (copy, &name) in plan.copies.iter().zip(names) {
+        let of = program.var(copy.of);
+        let flags = VarDef::tensor(name, copy.dtype, []).flags;
+        let def = VarDef {
+            name,
+            kind: if of.kind.has_tensor() { of.kind } else { VarKind::LOD_TENSOR },
+            dtype: copy.dtype,
+            shape: program.shape(copy.of).to_vec(),
+            lod_level: Some(of.lod_level.unwrap_or(0)),
+            flags: flags.with(VarFlag::StopGradient, Some(of.flags.is(VarFlag::StopGradient))),
+        };
+        edit.declare(copy.block, def, of.origin, "");
+    }
+}
+
+/// The cast ops.
+fn insert(program: &mut Program, decisions: &Decisions, plan: &Plan, names: &[Name], edit: &mut Edit) {
+    // Ops of one attribute list ask for one list of casts; there are few dtypes.
+    let mut lists: FxHashMap<(AttrListId, DType, DType), AttrListId> = FxHashMap::default();
+    for cast in &plan.casts {
+        let copy = plan.copies[cast.copy as usize];
+        let (var, declared) = (program.var(copy.of).name, decisions.dtype(copy.of));
+        let name = names[cast.copy as usize];
+        let (from, to) = if cast.back { (copy.dtype, declared) } else { (declared, copy.dtype) };
+        let (x, out) = if cast.back { (name, var) } else { (var, name) };
+        let of = program.op(cast.at).data().attrs;
+        let attrs = match lists.get(&(of, from, to)) {
+            Some(&list) => list,
+            None => {
+                let op = program.op(cast.at);
+                let device = op.attr(sym::OP_DEVICE).and_then(|v| v.as_str()).unwrap_or("").to_owned();
+                let role = op.role().unwrap_or(Role::FORWARD);
+                let list = program.intern_attrs(cast_attrs(from, to, &device, role));
+                lists.insert((of, from, to), list);
+                list
+            }
+        };
+        let place = if cast.back { At::After(cast.at) } else { At::Before(cast.at) };
+        edit.insert_small(place, sym::CAST, attrs, (sym::X, x), (sym::OUT, out), "");
+    }
+}
+
+/// `in_dtype`, `out_dtype` and `dtype` of ops follow what they compute in; a cast of the user's says what it reads.
+fn attributes(program: &Program, decisions: &Decisions, plan: &Plan, names: &[Name], edit: &mut Edit) {
+    let _ = names;
+    let mut cast_inputs: FxHashMap<crate::ir::OpId, DType> = FxHashMap::default();
+    for &(op, place, copy) in &plan.args {
+        if place == 0 && program.op(op).kind() == sym::CAST {
+            cast_inputs.insert(op, plan.copies[copy as usize].dtype);
+        }
+    }
+    // By attribute list: whether one of the three is a float type.
+    let mut says: Vec<Option<bool>> = vec![None; program.attr_list_count()];
+    let typed = |a: &Attr| {
+        matches!(a.name, sym::IN_DTYPE | sym::OUT_DTYPE | sym::DTYPE) && a.value.as_int().is_some_and(is_float_code)
+    };
+    for block in program.section_blocks(Section::Main) {
+        for op in program.ops(block) {
+            let choice = decisions.op(op.id).choice;
+            if choice == Choice::Skip {
+                continue;
+            }
+            if op.kind() == sym::CAST {
+                let declared = op.input(sym::X).first().and_then(|&x| decisions.dtype_of(program, block, x));
+                let reads = cast_inputs.get(&op.id).copied().or(declared);
+                if let Some(dtype) = reads {
+                    edit.set_attr(op.id, Attr::new(sym::IN_DTYPE, dtype), "");
+                }
+                if choice == Choice::Low && op.attr(sym::OUT_DTYPE).and_then(|v| v.as_int()).is_some_and(is_float_code) {
+                    edit.set_attr(op.id, Attr::new(sym::OUT_DTYPE, decisions.low), "");
+                }
+                continue;
+            }
+            let row = &mut says[op.data().attrs.index()];
+            if !*row.get_or_insert_with(|| op.attrs().iter().any(typed)) {
+                continue;
+            }
+            let dtype = if choice == Choice::Low { decisions.low } else { DType::F32 };
+            for a in op.attrs().iter().filter(|a| typed(a)) {
+                edit.set_attr(op.id, Attr::new(a.name, dtype), "");
+            }
+        }
+    }
+}
+
+/// What the blocks of each control op read from outside.
+type Reads = Vec<(crate::ir::OpId, FxHashSet<Name>)>;
+
+fn captured(program: &Program, effects: &Effects<'_>) -> Reads {
+    let mut all = Vec::new();
+    if program.section(Section::Main).blocks.len() < 2 {
+        return all;
+    }
+    for op in program.section_blocks(Section::Main).flat_map(|b| program.ops(b)) {
+        if op.has_sub_blocks() && matches!(effects.effect(op), Effect::Cond | Effect::While) {
+            all.push((op.id, op.sub_blocks().flat_map(|b| effects.block(b).reads.iter().copied()).collect()));
+        }
+    }
+    all
+}
+
+/// The slot in which a control op lists what its blocks read.
+pub(crate) fn capture_slot(op: OpRef<'_>) -> Symbol {
+    if op.kind() == sym::WHILE || op.input(sym::INPUT).is_empty() && !op.input(sym::X).is_empty() {
+        sym::X
+    } else {
+        sym::INPUT
+    }
+}
+
+/// Lists the copies that blocks read among the inputs of their control ops, and no more what they read no more.
+fn capture(program: &mut Program, ops: &Ops, plan: &Plan, names: &[Name], before: &Reads, pass: &str) -> EditSummary {
+    let of: FxHashMap<Name, VarId> = names.iter().zip(&plan.copies).map(|(&n, c)| (n, c.of)).collect();
+    let kinds = ops.resolve(program);
+    let effects = Effects::new(program, &kinds);
+    let mut edit = Edit::new();
+    for (id, old) in before {
+        let op = program.op(*id);
+        let slot = capture_slot(op);
+        let list = op.input(slot);
+        let mut reads: FxHashSet<Name> = FxHashSet::default();
+        let (mut added, mut writes) = (Vec::new(), FxHashSet::default());
+        for sub in op.sub_blocks() {
+            writes.extend(effects.block(sub).writes.iter().copied());
+            for &name in &effects.block(sub).reads {
+                if reads.insert(name) && of.contains_key(&name) && !list.contains(&name) {
+                    added.push(name);
+                }
+            }
+        }
+        let mut new: Vec<Name> = Vec::with_capacity(list.len() + added.len());
+        for &name in list {
+            if reads.contains(&name) || writes.contains(&name) || !old.contains(&name) {
+                new.push(name);
+            } else if let Some(i) = added.iter().position(|n| program.var(of[n]).name == name) {
+                new.push(added.remove(i));
+            }
+        }
+        new.extend(added);
+        if new == list {
+            continue;
+        }
+        let mut inputs: Vec<(Symbol, Vec<Name>)> = op.inputs().map(|s| (s.name, s.args.to_vec())).collect();
+        match inputs.iter_mut().find(|(s, _)| *s == slot) {
+            Some((_, args)) => *args = new,
+            None => inputs.push((slot, new)),
+        }
+        let outputs = op.outputs().map(|s| (s.name, s.args.to_vec())).collect();
+        edit.set_slots(*id, inputs, outputs, "lists what its blocks read");
+    }
+    edit.commit(program, pass)
+}
