@@ -22,7 +22,13 @@ fn run(case: &Case) -> usize {
     if returned != case.returned {
         let a: std::collections::BTreeSet<_> = returned.iter().collect();
         let b: std::collections::BTreeSet<_> = case.returned.iter().collect();
-        println!("{} {} returned: ours only {:?}, theirs only {:?}", case.model, case.file, a.difference(&b), b.difference(&a));
+        println!(
+            "{} {} returned: ours only {:?}, theirs only {:?}",
+            case.model,
+            case.file,
+            a.difference(&b),
+            b.difference(&a)
+        );
     }
     case.options.run(&mut program, &mut PassCx::default()).unwrap();
     for d in compare(&program, &theirs) {

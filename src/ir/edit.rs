@@ -4,9 +4,11 @@
 //! commit merges each touched block in one linear sweep. Two commits of equal queues give equal
 //! programs. Edits of one anchor apply in the order in which they were queued.
 
+mod order;
+
 use crate::ir::{Attr, AttrListId, BlockId, DType, Entity, OpId, Origin, OriginId, Program, SlotData, VarDef, VarId};
 use crate::names::{Name, Symbol};
-use rustc_hash::FxHashMap;
+use order::Order;
 
 /// Where an op goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,16 +125,64 @@ impl EditSummary {
 }
 
 enum Change {
-    Insert { place: At, op: NewOp, why: String },
-    InsertSmall { place: At, kind: Symbol, attrs: AttrListId, input: (Symbol, Name), output: (Symbol, Name), why: String },
-    SetArg { op: OpId, at: u32, to: Name, why: String },
-    Move { op: OpId, place: At, why: String },
-    Remove { op: OpId, why: String },
-    SetSlots { op: OpId, inputs: Vec<(Symbol, Vec<Name>)>, outputs: Vec<(Symbol, Vec<Name>)>, why: String },
-    ReplaceArg { op: OpId, from: Name, to: Name, inputs: bool, outputs: bool, why: String },
-    SetAttr { op: OpId, attr: Attr, why: String },
-    Declare { block: BlockId, def: VarDef, anchor: OriginId, why: String },
-    SetDType { var: VarId, dtype: DType, why: String },
+    Insert {
+        place: At,
+        op: NewOp,
+        why: String,
+    },
+    InsertSmall {
+        place: At,
+        kind: Symbol,
+        attrs: AttrListId,
+        input: (Symbol, Name),
+        output: (Symbol, Name),
+        why: String,
+    },
+    SetArg {
+        op: OpId,
+        at: u32,
+        to: Name,
+        why: String,
+    },
+    Move {
+        op: OpId,
+        place: At,
+        why: String,
+    },
+    Remove {
+        op: OpId,
+        why: String,
+    },
+    SetSlots {
+        op: OpId,
+        inputs: Vec<(Symbol, Vec<Name>)>,
+        outputs: Vec<(Symbol, Vec<Name>)>,
+        why: String,
+    },
+    ReplaceArg {
+        op: OpId,
+        from: Name,
+        to: Name,
+        inputs: bool,
+        outputs: bool,
+        why: String,
+    },
+    SetAttr {
+        op: OpId,
+        attr: Attr,
+        why: String,
+    },
+    Declare {
+        block: BlockId,
+        def: VarDef,
+        anchor: OriginId,
+        why: String,
+    },
+    SetDType {
+        var: VarId,
+        dtype: DType,
+        why: String,
+    },
 }
 
 /// A queue of changes to one program.
@@ -433,82 +483,6 @@ fn set_attr(program: &mut Program, op: OpId, attr: Attr) -> bool {
     let new = program.intern_attrs(attrs);
     program.ops[op].attrs = new;
     true
-}
-
-/// What changes in the order of ops, by anchor.
-#[derive(Default)]
-struct Order {
-    before: FxHashMap<OpId, Vec<OpId>>,
-    after: FxHashMap<OpId, Vec<OpId>>,
-    start: FxHashMap<BlockId, Vec<OpId>>,
-    end: FxHashMap<BlockId, Vec<OpId>>,
-    /// ops that leave their old place; a moved op may also be an anchor at its new one
-    taken: FxHashMap<OpId, BlockId>,
-    removed: Vec<OpId>,
-    blocks: Vec<BlockId>,
-}
-
-impl Order {
-    fn put(&mut self, program: &mut Program, place: At, op: OpId) {
-        let block = block_of(program, place);
-        self.blocks.push(block);
-        match place {
-            At::Before(at) => self.before.entry(at).or_default().push(op),
-            At::After(at) => self.after.entry(at).or_default().push(op),
-            At::Start(b) => self.start.entry(b).or_default().push(op),
-            At::End(b) => self.end.entry(b).or_default().push(op),
-        }
-    }
-
-    fn take(&mut self, program: &mut Program, op: OpId) {
-        let block = program.ops[op].block;
-        self.blocks.push(block);
-        let twice = self.taken.insert(op, block);
-        assert!(twice.is_none(), "an op is moved or removed twice in one edit");
-    }
-
-    /// Whether something goes before or after this op.
-    fn anchors(&self, op: OpId) -> bool {
-        self.before.contains_key(&op) || self.after.contains_key(&op)
-    }
-
-    fn merge(mut self, program: &mut Program) {
-        self.blocks.sort_unstable();
-        self.blocks.dedup();
-        for &op in &self.removed {
-            program.ops[op].removed = true;
-            program.drop_verbatim(Entity::Op(op));
-        }
-        for block in std::mem::take(&mut self.blocks) {
-            let old = std::mem::take(&mut program.blocks[block].ops);
-            let mut new = Vec::with_capacity(old.len() + 16);
-            new.extend(self.start.remove(&block).unwrap_or_default());
-            for op in old {
-                let leaves = self.taken.contains_key(&op);
-                // What is queued around an op that moves has no place: the assertion below says so.
-                if !leaves || program.ops[op].removed {
-                    self.place(op, !leaves, &mut new);
-                }
-            }
-            new.extend(self.end.remove(&block).unwrap_or_default());
-            program.blocks[block].ops = new;
-            touch(program, block);
-        }
-        assert!(self.before.is_empty() && self.after.is_empty(), "an edit names an anchor that is in no block");
-    }
-
-    /// An op that leaves is replaced by what was inserted around it.
-    fn place(&mut self, op: OpId, stays: bool, new: &mut Vec<OpId>) {
-        if !self.before.is_empty() {
-            new.extend(self.before.remove(&op).unwrap_or_default());
-        }
-        if stays {
-            new.push(op);
-        }
-        if !self.after.is_empty() {
-            new.extend(self.after.remove(&op).unwrap_or_default());
-        }
-    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ mod profile;
 pub use apply::cast_attrs;
 pub use casts::{CastOp, Copy, Plan, names as copy_names, plan as plan_casts};
 pub use decide::{Choice, Decision, Decisions, Reason, decide};
-pub use lists::{AmpLists, Effective, KindFacts, Kinds, Kept as KeptSlots};
+pub use lists::{AmpLists, Effective, Kept as KeptSlots, KindFacts, Kinds};
 pub use params::{Kept, Params};
 pub use profile::{Device, DeviceProfile};
 
@@ -241,9 +241,8 @@ impl Pass for Precision {
     }
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
-        let (ready, kinds) = self
-            .prepare(program)
-            .map_err(|e| PassError::Refused { pass: "precision", why: e.to_string() })?;
+        let (ready, kinds) =
+            self.prepare(program).map_err(|e| PassError::Refused { pass: "precision", why: e.to_string() })?;
         let told = match ready {
             Ready::Yes => {
                 let decisions = decide(program, self, kinds);

@@ -132,7 +132,8 @@ pub fn compare(ours: &Program, theirs: &Program) -> Vec<Difference> {
             }
             let (p, q) = (attrs(ours, ours.op(x.op).attrs()), attrs(theirs, theirs.op(y.op).attrs()));
             if p != q {
-                let keys: BTreeSet<_> = p.keys().chain(q.keys()).filter(|k| p.get(k.as_str()) != q.get(k.as_str())).collect();
+                let keys: BTreeSet<_> =
+                    p.keys().chain(q.keys()).filter(|k| p.get(k.as_str()) != q.get(k.as_str())).collect();
                 let show = keys.iter().map(|k| format!("{k}: {:?} / {:?}", p.get(k.as_str()), q.get(k.as_str())));
                 what.push(format!("attributes: {}", show.collect::<Vec<_>>().join(", ")));
                 names.extend(args(ours, x.op).1.into_iter().flat_map(|s| s.1));

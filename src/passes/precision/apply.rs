@@ -5,8 +5,8 @@ use super::decide::{Choice, Decisions, is_float_code};
 use crate::analysis::effects::Effects;
 use crate::entity::EntityId;
 use crate::ir::{
-    At, Attr, AttrListId, AttrValue, DType, Edit, EditSummary, OpRef, Program, Role, Section, VarDef, VarFlag,
-    VarId, VarKind,
+    At, Attr, AttrListId, AttrValue, DType, Edit, EditSummary, OpRef, Program, Role, Section, VarDef, VarFlag, VarId,
+    VarKind,
 };
 use crate::names::{Name, Symbol, sym};
 use crate::ops::{Effect, Ops};
@@ -125,7 +125,8 @@ fn attributes(program: &Program, decisions: &Decisions, plan: &Plan, names: &[Na
                 if let Some(dtype) = reads {
                     edit.set_attr(op.id, Attr::new(sym::IN_DTYPE, dtype), "");
                 }
-                if choice == Choice::Low && op.attr(sym::OUT_DTYPE).and_then(|v| v.as_int()).is_some_and(is_float_code) {
+                if choice == Choice::Low && op.attr(sym::OUT_DTYPE).and_then(|v| v.as_int()).is_some_and(is_float_code)
+                {
                     edit.set_attr(op.id, Attr::new(sym::OUT_DTYPE, decisions.low), "");
                 }
                 continue;

@@ -309,8 +309,7 @@ struct State<'s, 'p> {
 pub fn decide(program: &Program, options: &Precision, kinds: Kinds) -> Decisions {
     let low = options.dtype.dtype();
     let mut look = Lookup::new(program, options, kinds);
-    let mut dtypes: Vec<DType> =
-        (0..program.var_rows()).map(|i| program.var(VarId::from_index(i)).dtype).collect();
+    let mut dtypes: Vec<DType> = (0..program.var_rows()).map(|i| program.var(VarId::from_index(i)).dtype).collect();
     let params = Params::new(&mut look, options);
     for &(var, _, kept) in &params.all {
         if kept == Kept::No {
