@@ -23,6 +23,7 @@
 //! Only float32 parameters are narrowed. O0 does nothing.
 
 mod apply;
+mod captures;
 mod casts;
 mod decide;
 mod lists;
@@ -32,7 +33,7 @@ mod profile;
 pub use apply::cast_attrs;
 pub use casts::{CastOp, Copy, Plan, names as copy_names, plan as plan_casts};
 pub use decide::{Choice, Decision, Decisions, Reason, decide};
-pub use lists::{AmpLists, Effective, Kept as KeptSlots, KindFacts, Kinds};
+pub use lists::{Effective, KindFacts, Kinds};
 pub use params::{Kept, Params};
 pub use profile::{Device, DeviceProfile};
 
@@ -40,6 +41,8 @@ use super::{Pass, PassCx, PassError};
 use crate::diag::{Code, Diagnostic, Place};
 use crate::ir::{DType, EditSummary, Program, Role, Section};
 use crate::names::{Name, sym};
+use crate::ops::AmpLists;
+use crate::verify::copied;
 use serde::{Deserialize, Serialize};
 
 /// How far a program goes to 16 bits.
@@ -201,7 +204,7 @@ impl Precision {
                 }
                 if op.kind() == sym::CAST
                     && let (&[x], &[out]) = (op.input(sym::X), op.output(sym::OUT))
-                    && is_copy(program.name(out), program.name(x))
+                    && copied(program.name(out)) == Some(program.name(x))
                 {
                     already.get_or_insert(out);
                 }
@@ -219,16 +222,6 @@ impl Precision {
         let ready = if float32 { Ready::Yes } else { Ready::NoFloat32 { float64 } };
         Ok((ready, kinds))
     }
-}
-
-/// Whether a name is that of a cast's output made by this pass or by Paddle.
-fn is_copy(out: &str, of: &str) -> bool {
-    let Some(rest) = out.strip_prefix(of) else { return false };
-    [".cast_fp16", ".cast_fp32"].iter().any(|s| {
-        rest.strip_prefix(s).is_some_and(|n| {
-            n.is_empty() || n.strip_prefix('.').is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
-        })
-    })
 }
 
 impl Pass for Precision {
