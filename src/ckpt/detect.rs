@@ -22,7 +22,7 @@ pub(super) fn describe(content: Content) -> &'static str {
         Content::Stream => "is a tensor stream",
         Content::Npz => "is a NumPy archive, a file of its own",
         Content::SelectedRows => "holds SelectedRows (a sparse gradient), which no parameter is",
-        Content::Pickle => "is a pickle (paddle.save), which this version does not read",
+        Content::Pickle => "is a pickle (paddle.save), a checkpoint of its own",
         Content::Unknown => "is no tensor",
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// The formats that [`open`](super::open) recognises.
 pub const KNOWN_FORMATS: &str =
-    "safetensors, Paddle tensor stream, NumPy archive (npz), directory of Paddle tensor streams";
+    "safetensors, paddle.save pickle, Paddle tensor stream, NumPy archive (npz), directory of Paddle tensor streams";
 
 /// Why a checkpoint could not be read or written.
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,7 @@ use super::dir::StreamDir;
 use super::error::{CkptError, KNOWN_FORMATS};
 use super::map::{Access, Source};
 use super::npz::NpzFile;
+use super::pickle::PickleFile;
 use super::safetensors::SafetensorsFile;
 use super::stream::StreamFile;
 use std::path::Path;
@@ -28,7 +29,8 @@ pub fn open_with(path: &Path, access: Access) -> Result<Box<dyn Checkpoint>, Ckp
         Content::Safetensors => Ok(Box::new(SafetensorsFile::open(path, access)?)),
         Content::Npz => Ok(Box::new(NpzFile::open(path, access)?)),
         Content::Stream => Ok(Box::new(StreamFile::open(path, access)?)),
-        what @ (Content::SelectedRows | Content::Pickle) => Err(CkptError::unsupported(path, describe(what))),
+        Content::Pickle => Ok(Box::new(PickleFile::open(path, access)?)),
+        what @ Content::SelectedRows => Err(CkptError::unsupported(path, describe(what))),
         Content::Unknown => Err(CkptError::UnknownFormat { path: path.into(), known: KNOWN_FORMATS }),
     }
 }
