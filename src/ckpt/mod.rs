@@ -10,6 +10,8 @@
 //! | Paddle tensor stream, one tensor (`save`, `load`) | [`open`] | [`write_stream`], [`convert_to_streams`] |
 //! | Paddle tensor streams in one file (`save_combine`, `load_combine`) | [`open_combined`] | [`write_combined`] |
 //! | `paddle.save` pickle (`.pdparams`, `.pdopt`) | [`open`] | [`write_pickle`] |
+//! | distributed checkpoint (`*.metadata`, `*.distcp`) of Paddle 2.6.2 and 3.3.1 | [`open`], [`DistDir::open_version`] | [`DistWriter`] |
+//! | safetensors in several files, by their index JSON | [`open`] | no |
 //! | NumPy archive (`np.savez`) | [`open`] | no |
 //! | directory of tensor streams (`save_vars`) | [`open`] | [`convert_to_streams`] |
 //!
@@ -73,6 +75,13 @@
 //! 40. tables of slices and of layer names that do not fit
 //! 41. bytes behind the end
 //!
+//! Checkpoints of several files (`tests/ckpt_dist.rs`)
+//! 42. metadata that is cut, of another kind, without a field, or of other shapes than its files
+//! 43. shards that leave holes, or overlap and differ
+//! 44. file names that leave the directory; metadata that names itself
+//! 45. shard files that are missing, or of another save
+//! 46. a safetensors index with repeated names, foreign files, missing tensors
+//!
 //! Files
 //! 19. a pipe, a device, an empty file, an empty directory
 //! 20. a directory with foreign, hidden and combined files, links to itself, directories without end
@@ -88,26 +97,33 @@ mod compare;
 mod convert;
 mod detect;
 mod dir;
+mod dist;
 mod error;
 mod index;
 pub mod limits;
 mod map;
+pub mod names;
+pub(crate) mod nearest;
 mod npz;
 mod open;
 mod pickle;
+pub mod rect;
 mod safetensors;
+mod sharded;
 mod stream;
 mod write;
 
 pub use compare::agree_narrowed;
 pub use convert::convert_to_streams;
 pub use dir::StreamDir;
+pub use dist::{DistDir, DistFlavour, DistMetadata, DistShard, DistTensor, DistWriter, ShardData, versions};
 pub use error::{CkptError, KNOWN_FORMATS};
 pub use map::Access;
 pub use npz::NpzFile;
 pub use open::{open, open_with};
 pub use pickle::{PickleFile, PickleOptions, write_pickle};
 pub use safetensors::{SafetensorsFile, write_safetensors};
+pub use sharded::SafetensorsIndex;
 pub use stream::{StreamFile, open_combined, write_combined, write_stream};
 
 use crate::ir::DType;
@@ -157,7 +173,7 @@ pub struct Skipped {
 pub trait Checkpoint: Send + Sync {
     /// Where it was opened.
     fn path(&self) -> &Path;
-    /// The format's name (`safetensors`, `pickle`, `npz`, `tensor-stream`, `tensor-stream-combined`, `tensor-stream-dir`).
+    /// The format's name (`safetensors`, `safetensors-index`, `pickle`, `distributed`, `npz`, `tensor-stream`, `tensor-stream-combined`, `tensor-stream-dir`).
     fn format(&self) -> &'static str;
     /// All tensors, in file order; a directory's by name.
     fn entries(&self) -> &[TensorEntry];

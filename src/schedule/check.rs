@@ -8,9 +8,9 @@
 
 use super::Only;
 use super::combined::{set_sizes, shape_fits};
-use super::nearest::{added_prefix, nearest};
 use super::report::{Lists, LoadReport};
 use super::targets::{Part, Targets};
+use crate::ckpt::nearest::{added_prefix, nearest};
 use crate::ckpt::{Manifest, TensorEntry};
 use crate::diag::{Code, Diagnostic, Diagnostics, Place, Places, Severity, shorten};
 use crate::ir::{DType, Program};

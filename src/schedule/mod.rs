@@ -20,7 +20,7 @@
 mod apply;
 mod check;
 mod combined;
-mod nearest;
+
 mod parse;
 mod report;
 mod targets;

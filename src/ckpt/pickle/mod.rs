@@ -16,6 +16,7 @@ pub(super) mod machine;
 mod reader;
 mod write;
 
+pub(super) use write::Pickler;
 pub use write::{PickleOptions, write_pickle};
 
 use super::error::CkptError;

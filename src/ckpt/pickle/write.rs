@@ -96,19 +96,19 @@ pub fn write_pickle<'a>(
 
 /// Bytes under way, and what the memo of the reader holds.
 #[derive(Default)]
-struct Pickler {
-    bytes: Vec<u8>,
+pub(in super::super) struct Pickler {
+    pub bytes: Vec<u8>,
     memo: BTreeMap<&'static str, u32>,
 }
 
 impl Pickler {
-    fn flush(&mut self, file: &mut AtomicFile) -> Result<(), CkptError> {
+    pub fn flush(&mut self, file: &mut AtomicFile) -> Result<(), CkptError> {
         file.write(&self.bytes)?;
         self.bytes.clear();
         Ok(())
     }
 
-    fn text(&mut self, text: &str) {
+    pub fn text(&mut self, text: &str) {
         match u8::try_from(text.len()) {
             Ok(len) => self.bytes.extend([0x8c, len]),
             Err(_) => {
@@ -119,7 +119,7 @@ impl Pickler {
         self.bytes.extend(text.as_bytes());
     }
 
-    fn int(&mut self, n: i64) {
+    pub fn int(&mut self, n: i64) {
         match n {
             0..=255 => self.bytes.extend([b'K', n as u8]),
             _ if i32::try_from(n).is_ok() => {
@@ -148,7 +148,7 @@ impl Pickler {
         }
     }
 
-    fn global(&mut self, key: &'static str, module: &str, name: &str) {
+    pub fn global(&mut self, key: &'static str, module: &str, name: &str) {
         self.once(key, |p| {
             p.bytes.push(b'c');
             p.bytes.extend(format!("{module}\n{name}\n").bytes());
@@ -206,7 +206,8 @@ impl Pickler {
     }
 
     fn plain(&mut self, path: &Path, values: &[(String, Plain)]) -> Result<(), CkptError> {
-        let mut groups: Vec<(Option<&str>, Vec<(&str, &Plain)>)> = Vec::new();
+        type Rows<'v> = Vec<(&'v str, &'v Plain)>;
+        let mut groups: Vec<(Option<&str>, Rows<'_>)> = Vec::new();
         for (name, value) in values {
             let (group, key) = match name.split_once('.') {
                 Some((group, key)) => (Some(group), key),
