@@ -107,6 +107,7 @@ pub(crate) mod nearest;
 mod npz;
 mod open;
 mod pickle;
+pub mod plan;
 pub mod rect;
 mod safetensors;
 mod sharded;

@@ -13,7 +13,8 @@
 //! of one missing name leak to the next, knows only `_0`, and takes exactly one prefix part.)
 
 use super::{Manifest, TensorEntry};
-use crate::analysis::split_master_name;
+use crate::analysis::pairs::split_master_name;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -136,7 +137,7 @@ pub fn map_names(wanted: &[&str], manifests: &[&Manifest], rules: &Rules) -> Nam
 /// A key, under the name that rules give it.
 struct Key<'m> {
     at: KeyRef,
-    name: std::borrow::Cow<'m, str>,
+    name: Cow<'m, str>,
     rule: Option<usize>,
 }
 
@@ -156,7 +157,7 @@ impl<'m> Keys<'m> {
         for (file, manifest) in manifests.iter().enumerate() {
             let entries = manifest.entries();
             for (entry, e) in entries.iter().enumerate() {
-                let (name, rule) = match rules.apply(key_of(manifest, entries, e)) {
+                let (name, rule): (Cow<'m, str>, _) = match rules.apply(key_of(manifest, entries, e)) {
                     Some((rule, name)) => (name.into(), Some(rule)),
                     None => (key_of(manifest, entries, e).into(), None),
                 };
@@ -199,19 +200,10 @@ impl<'m> Keys<'m> {
                 found.push((key, why));
             }
         };
-        // A table is the file's own word: it goes before guesses by form.
-        for &key in self.by_alias.get(name).into_iter().flatten() {
-            add(key, Why::FileTable);
-        }
-        if !found.is_empty() {
-            return found;
-        }
-        let mut add = |key: usize, why: Why| {
-            if !taken[key] && found.iter().all(|(k, _)| *k != key) {
-                found.push((key, why));
-            }
-        };
-        if let Some((base, _)) = split_master_name(name) {
+        if let Some(keys) = self.by_alias.get(name) {
+            // A table is the file's own word: it goes before guesses by form.
+            keys.iter().for_each(|&key| add(key, Why::FileTable));
+        } else if let Some((base, _)) = split_master_name(name) {
             for candidate in dynamic_names(base) {
                 if let Some(&key) = self.by_name.get(&candidate) {
                     add(key, Why::DynamicMaster);

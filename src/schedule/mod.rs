@@ -23,7 +23,7 @@ mod combined;
 
 mod parse;
 mod report;
-mod targets;
+pub(crate) mod targets;
 
 pub use apply::ApplyError;
 pub use combined::{CombinedNames, combined_names};

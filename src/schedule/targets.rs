@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 /// What a cell is to a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// a parameter, paired with a master or not
     Param { paired: bool },
     /// the master of a pair
@@ -19,7 +19,7 @@ pub(super) enum Part {
 }
 
 /// The persistable tensors of a program.
-pub(super) struct Targets {
+pub(crate) struct Targets {
     /// in the order of startup's declarations, then main's
     pub names: Vec<Name>,
     set: FxHashSet<Name>,
