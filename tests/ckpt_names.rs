@@ -125,9 +125,12 @@ fn rules_rename_keys_and_the_first_that_fits_counts() {
     // A key that is renamed has lost its old name; its master form is that of the new one.
     assert_eq!(mapped(&["model.b"], &keys, text), ["-"]);
     assert_eq!(mapped(&["b_fp32_master_0"], &["model.master_weights.b"], text), ["model.master_weights.b"]);
-    for (bad, what) in
-        [("a b", "is not `FROM = TO`"), ("regex ( = x", "open group"), (" = x", "is not `FROM = TO`"), ("a =", "empty name")]
-    {
+    for (bad, what) in [
+        ("a b", "is not `FROM = TO`"),
+        ("regex ( = x", "open group"),
+        (" = x", "is not `FROM = TO`"),
+        ("a =", "empty name"),
+    ] {
         let error = Rules::parse(bad).unwrap_err();
         assert!(error.to_string().contains(what), "{bad:?}: {error}");
     }

@@ -114,7 +114,7 @@ mod sharded;
 mod stream;
 mod write;
 
-pub use compare::agree_narrowed;
+pub use compare::{agree_narrowed, agree_narrowed_as};
 pub use convert::convert_to_streams;
 pub use dir::StreamDir;
 pub use dist::{DistDir, DistFlavour, DistMetadata, DistShard, DistTensor, DistWriter, ShardData, versions};
@@ -261,6 +261,14 @@ impl Manifest {
     /// All tensors, in file order.
     pub fn entries(&self) -> &[TensorEntry] {
         &self.entries
+    }
+
+    /// The same with a name for its only entry, which has none.
+    pub(crate) fn with_only_name(&self, name: &str) -> Manifest {
+        let entries: Arc<[TensorEntry]> =
+            self.entries.iter().map(|e| TensorEntry { name: name.to_owned(), ..e.clone() }).collect();
+        let index = Arc::new(NameIndex::first_of(&entries));
+        Manifest { entries, index, ..self.clone() }
     }
 
     /// Another name that the file gives to entry `index`, see [`Checkpoint::alias`].

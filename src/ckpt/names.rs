@@ -336,6 +336,11 @@ impl Rules {
         self.rows.is_empty()
     }
 
+    /// A key under the name that the first fitting rule gives it; its own when none fits.
+    pub fn rename(&self, key: &str) -> String {
+        self.apply(key).map_or_else(|| key.to_owned(), |(_, name)| name)
+    }
+
     /// The first rule that fits a key, and the key's new name. A rule that leaves a name empty does not fit.
     fn apply(&self, key: &str) -> Option<(usize, String)> {
         self.rows.iter().enumerate().find_map(|(i, rule)| {

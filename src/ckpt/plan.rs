@@ -16,6 +16,7 @@
 use super::names::{Ambiguity, KeyRef, NameMap, Rules, Why, key_of, map_names};
 use super::nearest::nearest;
 use super::{Manifest, TensorEntry};
+use crate::convert::Narrowing;
 use crate::ir::DType;
 use std::collections::BTreeSet;
 
@@ -103,6 +104,8 @@ pub struct Policy {
     pub on_conflict: OnConflict,
     /// renames of keys
     pub rules: Rules,
+    /// how float32 becomes 16 bits
+    pub narrowing: Narrowing,
 }
 
 /// Where a cell's new value comes from.
@@ -270,9 +273,8 @@ impl<'a> Planner<'a> {
         match own {
             Some((key, _)) if !wanted => self.plan.left.push(key),
             Some((key, why)) => {
-                if self.fits(i, key, false) {
-                    self.plan.rows.push(Row { cell: i, source: Source::Entry(key), why });
-                }
+                let fits = self.fits(i, key, false);
+                self.plan.rows.extend(fits.then_some(Row { cell: i, source: Source::Entry(key), why }));
             }
             None if wanted => self.missing(i),
             None => {}
@@ -304,9 +306,8 @@ impl<'a> Planner<'a> {
         let from = from.filter(|(key, _)| self.policy.which.has(self.cells[param].role) && self.quiet_fit(param, *key));
         match (own, from) {
             (Some((key, why)), _) if wanted => {
-                if self.fits(i, key, false) {
-                    self.plan.rows.push(Row { cell: i, source: Source::Entry(key), why });
-                }
+                let fits = self.fits(i, key, false);
+                self.plan.rows.extend(fits.then_some(Row { cell: i, source: Source::Entry(key), why }));
             }
             (own, Some((key, why))) => {
                 if let Some((key, _)) = own {

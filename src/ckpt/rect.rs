@@ -28,6 +28,22 @@ impl Rect {
         Rect { offset: vec![0; shape.len()], shape: shape.to_vec() }
     }
 
+    /// The rows of a rank when the first dimension is split over `ranks`, the first ranks one longer when it does
+    /// not divide. A tensor without dimensions is rank 0's; the others get a box that [is empty](Rect::is_empty).
+    pub fn of_rank(shape: &[u64], rank: u64, ranks: u64) -> Rect {
+        let mut rect = Rect::whole(shape);
+        let Some(&rows) = shape.first() else {
+            if rank > 0 {
+                (rect.offset, rect.shape) = (vec![0], vec![0]);
+            }
+            return rect;
+        };
+        let (each, longer) = (rows / ranks.max(1), rows % ranks.max(1));
+        rect.offset[0] = (rank * each + rank.min(longer)).min(rows);
+        rect.shape[0] = each + u64::from(rank < longer);
+        rect
+    }
+
     /// Number of elements. The box lies in a tensor whose own number fits.
     pub fn count(&self) -> u64 {
         self.shape.iter().product()

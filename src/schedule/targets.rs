@@ -22,7 +22,6 @@ pub(crate) enum Part {
 pub(crate) struct Targets {
     /// in the order of startup's declarations, then main's
     pub names: Vec<Name>,
-    set: FxHashSet<Name>,
     cells: Cells,
     pairs: Pairs,
 }
@@ -41,12 +40,7 @@ impl Targets {
                 }
             }
         }
-        Targets { names, set, cells, pairs }
-    }
-
-    /// Whether a load can write this name.
-    pub fn has(&self, name: Name) -> bool {
-        self.set.contains(&name)
+        Targets { names, cells, pairs }
     }
 
     /// What a cell is.

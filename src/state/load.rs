@@ -3,7 +3,7 @@
 use super::read::{Progress, read_tensor};
 use crate::ckpt::names::{KeyRef, Why};
 use crate::ckpt::plan::{Cell, OnConflict, Plan, Policy, Problem, Source, plan};
-use crate::ckpt::{Checkpoint, CkptError, Manifest};
+use crate::ckpt::{Checkpoint, CkptError, Manifest, agree_narrowed_as};
 use crate::convert::Narrowing;
 use crate::interp::{Scope, Tensor};
 use crate::ir::{DType, Program};
@@ -88,6 +88,9 @@ pub struct LoadReport {
     pub left: Vec<String>,
     /// parameters that differ from their masters; known only once the data was read
     pub conflicts: Vec<Conflict>,
+    /// parameters that are their master rounded in another way (Paddle 2.6.2 truncates on a CPU); they are rounded
+    /// anew; known only once the data was read
+    pub rounded_otherwise: Vec<String>,
     /// why the load cannot be done
     pub problems: Vec<Problem>,
     /// bytes that are read
@@ -134,6 +137,7 @@ impl<'c> Load<'c> {
             kept: self.plan.kept.iter().map(|&i| self.cells[i].name.clone()).collect(),
             left: self.plan.left.iter().map(key).collect(),
             conflicts: Vec::new(),
+            rounded_otherwise: Vec::new(),
             problems: self.plan.problems.clone(),
             bytes: self.plan.bytes,
         }
@@ -150,19 +154,28 @@ impl<'c> Load<'c> {
         }
         let mut values = self.read_all(threads, progress)?;
         let by_cell: BTreeMap<usize, usize> = self.plan.rows.iter().enumerate().map(|(k, r)| (r.cell, k)).collect();
+        let narrowing = self.policy.narrowing;
+        let other = match narrowing {
+            Narrowing::NearestEven => Narrowing::Truncate,
+            Narrowing::Truncate => Narrowing::NearestEven,
+        };
         for (k, row) in self.plan.rows.iter().enumerate() {
             let Source::FromMaster { entry, check: Some(check) } = &row.source else { continue };
             let (a, b) = ((self.sources[check.file], check.entry), (self.sources[entry.file], entry.entry));
             let low = self.cells[row.cell].dtype;
-            let Some(largest) = crate::ckpt::agree_narrowed(a, b, low)? else { continue };
+            let Some(largest) = agree_narrowed_as(a, b, low, narrowing)? else { continue };
+            if agree_narrowed_as(a, b, low, other)?.is_none() {
+                report.rounded_otherwise.push(self.cells[row.cell].name.clone());
+                continue;
+            }
             let master = self.plan.rows.iter().find(|r| r.source == Source::Entry(*entry)).map(|r| r.cell);
             let name = |i: usize| self.cells[i].name.clone();
             let conflict = Conflict { param: name(row.cell), master: master.map(name).unwrap_or_default(), largest };
             match (self.policy.on_conflict, master) {
                 (OnConflict::Error, _) => return Err(LoadError::Conflict(conflict)),
                 (OnConflict::Param, Some(m)) => {
-                    values[k] = read_tensor(a.0, a.1, low, &|_| ())?;
-                    values[by_cell[&m]] = read_tensor(a.0, a.1, DType::F32, &|_| ())?;
+                    values[k] = read_tensor(a.0, a.1, low, narrowing, &|_| ())?;
+                    values[by_cell[&m]] = read_tensor(a.0, a.1, DType::F32, narrowing, &|_| ())?;
                 }
                 _ => {}
             }
@@ -236,9 +249,9 @@ impl<'c> Load<'c> {
             let wide = out.iter().find(|(_, t)| t.dtype() == DType::F32).map(|(_, t)| t);
             let value = match wide {
                 Some(wide) if stored == DType::F32 && dtype(k) != DType::F32 => wide
-                    .cast(dtype(k), Narrowing::NearestEven)
+                    .cast(dtype(k), self.policy.narrowing)
                     .map_err(|e| CkptError::unsupported(ckpt.path(), e.to_string()))?,
-                _ => read_tensor(ckpt, key.entry, dtype(k), progress)?,
+                _ => read_tensor(ckpt, key.entry, dtype(k), self.policy.narrowing, progress)?,
             };
             out.push((k, value));
         }

@@ -13,7 +13,7 @@ const BLOCK: usize = 256 << 10;
 /// What a long load is told, in bytes read, after each block. Several threads may call it at once.
 pub type Progress<'p> = &'p (dyn Fn(u64) + Sync);
 
-/// Reads entry `index` as a tensor of `dtype`, narrowing to nearest even.
+/// Reads entry `index` as a tensor of `dtype`.
 ///
 /// # Errors
 /// A read that fails, or types that are not cast (complex numbers).
@@ -21,6 +21,7 @@ pub fn read_tensor(
     ckpt: &dyn Checkpoint,
     index: usize,
     dtype: DType,
+    narrowing: Narrowing,
     progress: Progress<'_>,
 ) -> Result<Tensor, CkptError> {
     let entry = &ckpt.entries()[index];
@@ -39,7 +40,7 @@ pub fn read_tensor(
             reader.each(&mut out, |raw, out| {
                 let wide = &mut wide[..out.len()];
                 floats(raw, wide);
-                convert::narrow(dtype, wide, out, Narrowing::NearestEven);
+                convert::narrow(dtype, wide, out, narrowing);
             })?;
             low(dtype, out)
         }
@@ -67,7 +68,7 @@ pub fn read_tensor(
             let bytes = ckpt.read(index)?;
             progress(entry.bytes);
             let tensor = Tensor::from_bytes(entry.dtype, &shape, &bytes).map_err(|e| fail(e.to_string()))?;
-            return tensor.cast(dtype, Narrowing::NearestEven).map_err(|_| no_cast());
+            return tensor.cast(dtype, narrowing).map_err(|_| no_cast());
         }
     };
     Tensor::new(&shape, data).map_err(|e| fail(e.to_string()))
