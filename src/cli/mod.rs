@@ -3,6 +3,7 @@
 //! Exit codes: 0 done (for `check`: in step), 1 findings about the user's program, 2 could not be done.
 
 mod check;
+mod ckpt;
 mod diff;
 mod explain;
 mod input;
@@ -81,6 +82,8 @@ enum Command {
     Show(show::Show),
     /// Show how two programs differ
     Diff(diff::Diff),
+    /// Look at, compare, convert and load checkpoints
+    Ckpt(ckpt::Ckpt),
     /// Explain a diagnostic code
     Explain(explain::Explain),
     /// List the passes
@@ -155,6 +158,7 @@ pub fn main() -> ExitCode {
         Command::Run(c) => c.run(ui),
         Command::Show(c) => c.run(ui),
         Command::Diff(c) => c.run(ui),
+        Command::Ckpt(c) => c.run(ui),
         Command::Explain(c) => c.run(),
         Command::Passes(c) => c.run(),
         Command::Completions { shell } => {

@@ -149,7 +149,7 @@ impl Rewrite {
             "schedule": self.programs.schedule,
             "loads": applied.loads.iter().map(|l| json!({
                 "path": l.path, "loaded": l.names.loaded, "missing": l.names.missing,
-                "unexpected": l.names.unexpected, "left_out": l.names.left_out, "bytes": l.bytes,
+                "unexpected": l.names.unexpected, "left_out": l.names.left_out, "mapped": l.names.mapped, "bytes": l.bytes,
             })).collect::<Vec<_>>(),
             "passes": passes_json(&report, &program),
             "told_by_passes": render_json(&cx.diagnostics),

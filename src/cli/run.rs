@@ -11,11 +11,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Rounding {
+pub enum Rounding {
     /// to nearest, ties to even
     Nearest,
     /// towards zero, as Paddle 2.6.2's CPU cast
     Truncate,
+}
+
+impl From<Rounding> for Narrowing {
+    fn from(rounding: Rounding) -> Narrowing {
+        match rounding {
+            Rounding::Nearest => Narrowing::NearestEven,
+            Rounding::Truncate => Narrowing::Truncate,
+        }
+    }
 }
 
 /// Arguments of `run`.
@@ -68,10 +77,7 @@ impl Run {
         }
         let program = &loaded.program;
         let mut options = Options::default();
-        options.narrowing = match self.narrowing {
-            Rounding::Nearest => Narrowing::NearestEven,
-            Rounding::Truncate => Narrowing::Truncate,
-        };
+        options.narrowing = self.narrowing.into();
         (options.seed, options.fuel) = (self.seed, self.fuel);
         let mut scope = Scope::new();
         for (name, tensor) in self.scope_in.as_deref().map(tensors).transpose()?.unwrap_or_default() {
