@@ -5,18 +5,80 @@ use mastercast::interp::{Interpreter, Scope, Tensor};
 use mastercast::ir::{Program, Section};
 use mastercast::paddle::proto::read_program;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// One recorded run.
+/// Tensors by name.
+pub type Tensors = BTreeMap<String, Tensor>;
+
+/// A recorded run of a program.
+#[derive(Default)]
+pub struct Recording {
+    /// what is fed at each step
+    pub feeds: Tensors,
+    /// persistables when main starts
+    pub init: Tensors,
+    /// by step: what random ops wrote
+    pub draws: Vec<Tensors>,
+    /// by step: the losses, in the order of their names
+    pub losses: Vec<Vec<f64>>,
+    /// persistables after the last step, if they were kept
+    pub last: Tensors,
+}
+
+impl Recording {
+    /// From the corpus: `<model>.feeds.npz`, `<model>.params.npz`, `<model>.<stem>.final.npz` and the losses of a
+    /// `<model>.v2.json`. `None` when feeds or values were not kept.
+    pub fn of_corpus(dir: &Path, model: &str, stem: &str, curve: &Value) -> Option<Recording> {
+        let read = |what: &str| {
+            let path = dir.join(format!("{model}.{what}.npz"));
+            path.exists().then(|| tensors(&path))
+        };
+        let step = |v: &Value| match v {
+            Value::Array(all) => all.iter().map(|v| v.as_f64().unwrap()).collect(),
+            one => vec![one.as_f64().unwrap()],
+        };
+        Some(Recording {
+            feeds: read("feeds")?,
+            init: read("params")?,
+            draws: Vec::new(),
+            losses: curve["losses"].as_array()?.iter().map(step).collect(),
+            last: read(&format!("{stem}.final")).unwrap_or_default(),
+        })
+    }
+
+    /// From a file of `gen_curves.py`.
+    pub fn of_curve(path: &Path) -> Recording {
+        let mut r = Recording::default();
+        for (name, t) in tensors(path) {
+            let (kind, rest) = name.split_once('/').unwrap();
+            match kind {
+                "feed" => drop(r.feeds.insert(rest.to_owned(), t)),
+                "init" => drop(r.init.insert(rest.to_owned(), t)),
+                "final" => drop(r.last.insert(rest.to_owned(), t)),
+                "loss" => {
+                    let step: usize = rest.parse().unwrap();
+                    r.losses.resize(r.losses.len().max(step + 1), Vec::new());
+                    r.losses[step] = t.to_f64_vec();
+                }
+                "draw" => {
+                    let (step, name) = rest.split_once('/').unwrap();
+                    let step: usize = step.parse().unwrap();
+                    r.draws.resize(r.draws.len().max(step + 1), Tensors::new());
+                    r.draws[step].insert(name.to_owned(), t);
+                }
+                _ => {}
+            }
+        }
+        r
+    }
+}
+
+/// A program of a model.
 pub struct Run {
     /// directory of the model's programs
     pub programs: PathBuf,
-    /// directory of recorded runs
-    pub recorded: PathBuf,
-    /// the model's name
-    pub model: String,
     /// which program
     pub stem: String,
 }
@@ -86,8 +148,9 @@ impl Run {
     }
 
     /// Whether it draws random numbers, which are not Paddle's.
-    pub fn random(&self) -> bool {
-        self.stem.starts_with("train") && ["bert_mini", "gpt_mini", "mobilenet_v2", "vgg11"].contains(&&*self.model)
+    pub fn random(&self, program: &Program) -> bool {
+        let main = program.section_blocks(Section::Main);
+        main.flat_map(|b| program.ops(b)).any(|op| ["dropout", "uniform_random"].contains(&op.kind_str()))
     }
 
     /// The program, startup and main.
@@ -98,36 +161,34 @@ impl Run {
     }
 
     /// Runs as many steps as were recorded.
-    pub fn compare(&self, curve: &Value) -> Result<Row, String> {
+    pub fn compare(&self, recording: &Recording) -> Result<Row, String> {
         let program = self.program();
         let meta = json(&self.programs.join("meta.json"));
         let fetch: Vec<&str> = meta["losses"].as_object().unwrap().values().map(|v| v.as_str().unwrap()).collect();
-        let feeds: Vec<_> = tensors(&self.recorded.join(format!("{}.feeds.npz", self.model))).into_iter().collect();
+        let feeds: Vec<_> = recording.feeds.clone().into_iter().collect();
         let mut scope = Scope::new();
         let mut interp = Interpreter::new(&program);
         interp.run(Section::Startup, &mut scope).map_err(|e| format!("startup: {e}"))?;
-        for (name, value) in tensors(&self.recorded.join(format!("{}.params.npz", self.model))) {
-            if scope.get(&name).is_some() {
-                scope.set(&name, value);
+        for (name, value) in &recording.init {
+            if scope.get(name).is_some() {
+                scope.set(name, value.clone());
             }
         }
         let mut row = Row { loss: 0.0, value: None, noise: Vec::new(), ms: 0.0 };
-        let grads: Vec<String> = self.gradients(&program);
+        let grads: Vec<String> = gradients(&program);
         let mut fetched = fetch.clone();
         fetched.extend(grads.iter().map(String::as_str));
         let mut largest: BTreeMap<&str, f32> = BTreeMap::new();
-        for want in curve["losses"].as_array().unwrap() {
-            let wants: Vec<f64> = match want {
-                Value::Array(all) => all.iter().map(|v| v.as_f64().unwrap()).collect(),
-                one => vec![one.as_f64().unwrap()],
-            };
+        for (step, wants) in recording.losses.iter().enumerate() {
+            for (name, value) in recording.draws.get(step).into_iter().flatten() {
+                interp.give_draw(name, value.clone());
+            }
             let start = std::time::Instant::now();
             let out = interp.run_with(Section::Main, &mut scope, &feeds, &fetched).map_err(|e| e.to_string())?;
             row.ms += start.elapsed().as_secs_f64() * 1e3;
-            for (got, want) in out.values.iter().zip(&wants) {
-                let got = got.to_f64_vec()[0];
-                row.loss = row.loss.max((got - want).abs() / want.abs().max(1e-30));
-                assert!(!row.loss.is_nan(), "a loss is not a number");
+            for (got, want) in out.values.iter().zip(wants) {
+                let far = (got.to_f64_vec()[0] - want).abs() / want.abs().max(1e-30);
+                row.loss = if far > row.loss || far.is_nan() { far } else { row.loss };
             }
             for (name, g) in grads.iter().zip(&out.values[fetch.len()..]) {
                 let g = g.to_f32_vec().into_iter().fold(0.0f32, |m, x| m.max(x.abs()));
@@ -135,49 +196,68 @@ impl Run {
                 *old = old.max(g);
             }
         }
-        let last = self.recorded.join(format!("{}.{}.final.npz", self.model, self.stem));
-        if !last.exists() {
-            return Ok(row);
-        }
-        for (name, want) in tensors(&last) {
-            let Some(got) = scope.get(&name) else { return Err(format!("{name} has no value")) };
+        let flat: BTreeSet<&str> = largest.iter().filter(|&(_, &g)| g < NO_GRADIENT).map(|(&p, _)| p).collect();
+        let follow = followers(&program, &flat);
+        for (name, want) in &recording.last {
+            let Some(got) = scope.get(name) else { return Err(format!("{name} has no value")) };
             if got.dtype() != want.dtype() || got.shape() != want.shape() {
                 return Err(format!("{name} is {got:?}, recorded {want:?}"));
             }
             let far = got.to_f64_vec().iter().zip(want.to_f64_vec()).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs()));
             // A parameter, or a state of the optimizer that is named for it.
-            let of = largest.iter().filter(|(p, _)| name == **p || name.starts_with(&format!("{p}_")));
-            if of.max_by_key(|(p, _)| p.len()).is_some_and(|(_, &g)| g < NO_GRADIENT) {
-                row.noise.push((name, far));
+            let of =
+                largest.keys().filter(|p| name == **p || name.starts_with(&format!("{p}_"))).max_by_key(|p| p.len());
+            if of.is_some_and(|p| flat.contains(p)) || follow.contains(name) {
+                row.noise.push((name.clone(), far));
             } else if row.value.as_ref().is_none_or(|(v, _)| far > *v) {
-                row.value = Some((far, name));
+                row.value = Some((far, name.clone()));
             }
         }
         Ok(row)
     }
+}
 
-    /// Gradients of parameters that the optimizer reads by their own name.
-    fn gradients(&self, program: &Program) -> Vec<String> {
-        let Some(block) = program.global_block(Section::Main) else { return Vec::new() };
-        let mut grads: Vec<String> = Vec::new();
-        for op in program.ops(block) {
-            for slot in op.outputs() {
-                for &name in slot.args {
-                    let text = program.name(name);
-                    let of = text.strip_suffix("@GRAD").and_then(|p| program.names().lookup(p));
-                    let param = of.is_some_and(|p| {
-                        program
-                            .block(block)
-                            .vars
-                            .iter()
-                            .any(|&v| program.var(v).name == p && program.var(v).persistable())
-                    });
-                    if param && !grads.iter().any(|g| g == text) {
-                        grads.push(text.to_owned());
-                    }
+/// Values that follow parameters without a gradient: the running mean of a batch_norm over a bias, and
+/// memory that parameters of an LSTM share in Paddle but not here.
+fn followers(program: &Program, flat: &BTreeSet<&str>) -> BTreeSet<String> {
+    let mut out = BTreeSet::new();
+    let mut biased = BTreeSet::new();
+    for section in Section::ALL {
+        for op in program.section_blocks(section).flat_map(|b| program.ops(b)) {
+            let args = |slots: Vec<mastercast::ir::Slot<'_>>, wanted: &str| -> Vec<String> {
+                let slot = slots.into_iter().find(|s| program.sym(s.name) == wanted);
+                slot.map_or(Vec::new(), |s| s.args.iter().map(|&n| program.name(n).to_owned()).collect())
+            };
+            let reads = |slot| args(op.inputs().collect(), slot);
+            let writes = |slot| args(op.outputs().collect(), slot);
+            match op.kind_str() {
+                "elementwise_add" if reads("Y").iter().any(|y| flat.contains(&**y)) => biased.extend(writes("Out")),
+                "batch_norm" if reads("X").iter().any(|x| biased.contains(x)) => out.extend(writes("MeanOut")),
+                "coalesce_tensor" => out.extend(writes("FusedOutput")),
+                _ => {}
+            }
+        }
+    }
+    out
+}
+
+/// Gradients of parameters that the optimizer reads by their own name.
+fn gradients(program: &Program) -> Vec<String> {
+    let Some(block) = program.global_block(Section::Main) else { return Vec::new() };
+    let mut grads: Vec<String> = Vec::new();
+    for op in program.ops(block) {
+        for slot in op.outputs() {
+            for &name in slot.args {
+                let text = program.name(name);
+                let of = text.strip_suffix("@GRAD").and_then(|p| program.names().lookup(p));
+                let param = of.is_some_and(|p| {
+                    program.block(block).vars.iter().any(|&v| program.var(v).name == p && program.var(v).persistable())
+                });
+                if param && !grads.iter().any(|g| g == text) {
+                    grads.push(text.to_owned());
                 }
             }
         }
-        grads
     }
+    grads
 }

@@ -8,7 +8,7 @@ use super::super::error::{Fault, InterpError};
 use super::super::tensor::{Data, Tensor};
 use super::Kernel;
 use super::grad::{both, unary as unary_grad};
-use super::init::Stream;
+use super::init::{Stream, given};
 use super::lanes::{float_input, map};
 use super::real::{Real, real, sum};
 use super::transfer::axis_of;
@@ -186,10 +186,14 @@ fn dropout(cx: &mut OpCx<'_, '_>) -> Result<()> {
         return cx.set("Out", out);
     }
     cx.room(DType::U8, x.shape())?;
-    let mut stream = Stream::of(cx)?;
-    let prob = f64::from(d.prob);
-    let mask: Vec<u8> = (0..x.len()).map(|_| u8::from(stream.unit() >= prob)).collect();
-    let mask = Tensor::new(x.shape(), mask)?;
+    let mask = match given(cx, "Mask", DType::U8, x.shape())? {
+        Some(mask) => mask,
+        None => {
+            let (mut stream, prob) = (Stream::of(cx)?, f64::from(d.prob));
+            let mask: Vec<u8> = (0..x.len()).map(|_| u8::from(stream.unit() >= prob)).collect();
+            Tensor::new(x.shape(), mask)?
+        }
+    };
     let out = keep(&x, &mask, d.kept)?;
     cx.set_opt("Mask", mask)?;
     cx.set("Out", out)
