@@ -85,37 +85,36 @@ pub struct Run {
 
 /// How far a run is from the recorded one.
 pub struct Row {
-    /// largest relative difference of a loss
-    pub loss: f64,
+    /// by step: largest relative difference of a loss
+    pub losses: Vec<f64>,
     /// largest difference of an element of a final value, and whose
     pub value: Option<(f64, String)>,
-    /// values left out since their gradient is nothing but rounding, with how far they are
-    pub noise: Vec<(String, f64)>,
+    /// elements left out since their gradient is nothing but rounding, how many and how far
+    pub noise: (usize, f64),
     /// milliseconds of all steps
     pub ms: f64,
 }
 
 /// Relative bound of losses, absolute bound of final values.
 const BOUNDS: (f64, f64) = (1e-6, 1e-5);
-/// A gradient below this is rounding.
+/// A gradient that is below this in some step is rounding there, which Adam makes a step of full length.
 const NO_GRADIENT: f32 = 1e-7;
 
 impl Row {
     /// Whether it is as near as it should be.
     pub fn good(&self) -> bool {
-        self.loss <= BOUNDS.0 && self.value.as_ref().is_none_or(|(v, _)| *v <= BOUNDS.1)
+        self.losses.iter().all(|l| *l <= BOUNDS.0) && self.value.as_ref().is_none_or(|(v, _)| *v <= BOUNDS.1)
     }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "loss {:.1e}", self.loss)?;
+        write!(f, "loss {}", self.losses.iter().map(|l| format!("{l:.0e}")).collect::<Vec<_>>().join(" "))?;
         if let Some((v, name)) = &self.value {
             write!(f, "  values {v:.1e} ({name})")?;
         }
-        if !self.noise.is_empty() {
-            let worst = self.noise.iter().fold(0.0f64, |m, (_, d)| m.max(*d));
-            write!(f, "  without gradient {} up to {worst:.1e}", self.noise.len())?;
+        if self.noise.0 > 0 {
+            write!(f, "  without gradient {} elements up to {:.1e}", self.noise.0, self.noise.1)?;
         }
         write!(f, "  {:.0} ms", self.ms)
     }
@@ -174,11 +173,11 @@ impl Run {
                 scope.set(name, value.clone());
             }
         }
-        let mut row = Row { loss: 0.0, value: None, noise: Vec::new(), ms: 0.0 };
+        let mut row = Row { losses: Vec::new(), value: None, noise: (0, 0.0), ms: 0.0 };
         let grads: Vec<String> = gradients(&program);
         let mut fetched = fetch.clone();
         fetched.extend(grads.iter().map(String::as_str));
-        let mut largest: BTreeMap<&str, f32> = BTreeMap::new();
+        let mut least: BTreeMap<&str, Vec<f32>> = BTreeMap::new();
         for (step, wants) in recording.losses.iter().enumerate() {
             for (name, value) in recording.draws.get(step).into_iter().flatten() {
                 interp.give_draw(name, value.clone());
@@ -186,31 +185,33 @@ impl Run {
             let start = std::time::Instant::now();
             let out = interp.run_with(Section::Main, &mut scope, &feeds, &fetched).map_err(|e| e.to_string())?;
             row.ms += start.elapsed().as_secs_f64() * 1e3;
-            for (got, want) in out.values.iter().zip(wants) {
-                let far = (got.to_f64_vec()[0] - want).abs() / want.abs().max(1e-30);
-                row.loss = if far > row.loss || far.is_nan() { far } else { row.loss };
-            }
+            let far = |(got, want): (&Tensor, &f64)| (got.to_f64_vec()[0] - want).abs() / want.abs().max(1e-30);
+            let worst = |m: f64, far: f64| if far > m || far.is_nan() { far } else { m };
+            row.losses.push(out.values.iter().zip(wants).map(far).fold(0.0, worst));
             for (name, g) in grads.iter().zip(&out.values[fetch.len()..]) {
-                let g = g.to_f32_vec().into_iter().fold(0.0f32, |m, x| m.max(x.abs()));
-                let old = largest.entry(name.trim_end_matches("@GRAD")).or_default();
-                *old = old.max(g);
+                let old = least.entry(name.trim_end_matches("@GRAD")).or_insert_with(|| vec![f32::MAX; g.len()]);
+                old.iter_mut().zip(g.to_f32_vec()).for_each(|(old, g)| *old = old.min(g.abs()));
             }
         }
-        let flat: BTreeSet<&str> = largest.iter().filter(|&(_, &g)| g < NO_GRADIENT).map(|(&p, _)| p).collect();
+        let flat: BTreeSet<&str> =
+            least.iter().filter(|(_, g)| g.iter().all(|&g| g < NO_GRADIENT)).map(|(&p, _)| p).collect();
         let follow = followers(&program, &flat);
         for (name, want) in &recording.last {
             let Some(got) = scope.get(name) else { return Err(format!("{name} has no value")) };
             if got.dtype() != want.dtype() || got.shape() != want.shape() {
                 return Err(format!("{name} is {got:?}, recorded {want:?}"));
             }
-            let far = got.to_f64_vec().iter().zip(want.to_f64_vec()).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs()));
             // A parameter, or a state of the optimizer that is named for it.
-            let of =
-                largest.keys().filter(|p| name == **p || name.starts_with(&format!("{p}_"))).max_by_key(|p| p.len());
-            if of.is_some_and(|p| flat.contains(p)) || follow.contains(name) {
-                row.noise.push((name.clone(), far));
-            } else if row.value.as_ref().is_none_or(|(v, _)| far > *v) {
-                row.value = Some((far, name.clone()));
+            let of = least.iter().filter(|(p, _)| name == **p || name.starts_with(&format!("{p}_")));
+            let grads = of.max_by_key(|(p, _)| p.len()).map(|(_, g)| g);
+            for (i, (g, w)) in got.to_f64_vec().into_iter().zip(want.to_f64_vec()).enumerate() {
+                let far = (g - w).abs();
+                let noise = grads.and_then(|g| g.get(i)).is_some_and(|&g| g < NO_GRADIENT);
+                if noise || follow.contains(name) {
+                    row.noise = (row.noise.0 + 1, row.noise.1.max(far));
+                } else if row.value.as_ref().is_none_or(|(v, _)| far > *v || far.is_nan()) {
+                    row.value = Some((far, name.clone()));
+                }
             }
         }
         Ok(row)
@@ -221,6 +222,7 @@ impl Run {
 /// memory that parameters of an LSTM share in Paddle but not here.
 fn followers(program: &Program, flat: &BTreeSet<&str>) -> BTreeSet<String> {
     let mut out = BTreeSet::new();
+    let mut bias: BTreeSet<String> = flat.iter().map(|&p| p.to_owned()).collect();
     let mut biased = BTreeSet::new();
     for section in Section::ALL {
         for op in program.section_blocks(section).flat_map(|b| program.ops(b)) {
@@ -231,7 +233,8 @@ fn followers(program: &Program, flat: &BTreeSet<&str>) -> BTreeSet<String> {
             let reads = |slot| args(op.inputs().collect(), slot);
             let writes = |slot| args(op.outputs().collect(), slot);
             match op.kind_str() {
-                "elementwise_add" if reads("Y").iter().any(|y| flat.contains(&**y)) => biased.extend(writes("Out")),
+                "reshape2" if reads("X").iter().any(|x| bias.contains(x)) => bias.extend(writes("Out")),
+                "elementwise_add" if reads("Y").iter().any(|y| bias.contains(y)) => biased.extend(writes("Out")),
                 "batch_norm" if reads("X").iter().any(|x| biased.contains(x)) => out.extend(writes("MeanOut")),
                 "coalesce_tensor" => out.extend(writes("FusedOutput")),
                 _ => {}

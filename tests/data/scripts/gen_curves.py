@@ -9,6 +9,10 @@ example train.fp32):
   loss/<step>          the losses, in the order of their names in meta.json
   final/<name>         persistables after the last step, only below LIMIT bytes in all
   final_norm/<name>    their Euclidean norms otherwise
+
+BATCH=<n> feeds n examples instead of those of meta.json (models that normalise over two images amplify
+rounding without bound). PERTURB=1 multiplies the initial values by 1 + 1e-7 · uniform(-1, 1): how far that moves
+a run tells how well it can be repeated at all.
 """
 import json
 import os
@@ -28,7 +32,10 @@ RANDOM = {'dropout': 'Mask', 'uniform_random': 'Out', 'gaussian_random': 'Out'}
 def feeds_of(meta):
     rng = np.random.RandomState(0)
     feeds = {}
+    batch = os.environ.get('BATCH')
     for name, f in sorted(meta['feeds'].items()):
+        if batch and f['shape'][0] == -1:
+            f['example'][0] = int(batch)
         if 'int' in f['dtype']:
             feeds[name] = rng.randint(0, f['high'], f['example']).astype(f['dtype'])
         else:
@@ -69,10 +76,16 @@ def record(corpus, out, stem, model):
             for n, v in np.load(given).items():
                 if scope.find_var(n) is not None:
                     scope.find_var(n).get_tensor().set(v, place)
+        if os.environ.get('PERTURB'):
+            rng = np.random.RandomState(1)
+            for n, v in state(scope, main).items():
+                if v.dtype == np.float32 and not n.startswith(('learning_rate', 'loss_scaling')):
+                    by = 1 + 1e-7 * rng.uniform(-1, 1, v.shape)
+                    scope.find_var(n).get_tensor().set((v * by).astype('f4'), place)
         rows.update({'feed/' + n: v for n, v in feeds.items()})
         rows.update({'init/' + n: v for n, v in state(scope, main).items()})
         draws = [op.output(RANDOM[op.type])[0] for b in main.blocks for op in b.ops
-                 if op.type in RANDOM and op.output(RANDOM[op.type])]
+                 if op.type in RANDOM and op.output(RANDOM[op.type]) and not (op.has_attr('is_test') and op.attr('is_test'))]
         losses = list(meta['losses'].values())
         for step in range(STEPS if stem.startswith('train') else 1):
             got = exe.run(main, feed=feeds, fetch_list=losses + draws)
