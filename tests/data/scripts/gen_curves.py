@@ -25,7 +25,7 @@ import paddle  # noqa: E402
 from paddle.base import core  # noqa: E402
 
 STEPS = 3
-LIMIT = 1 << 30
+LIMIT = 4 << 20
 RANDOM = {'dropout': 'Mask', 'uniform_random': 'Out', 'gaussian_random': 'Out'}
 
 
