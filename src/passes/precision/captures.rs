@@ -145,10 +145,10 @@ fn list(
     for &name in old {
         if now.contains(&name) || touched.writes.contains(&name) || !touched.reads.contains(&name) {
             new.push(name);
-        } else if let Some(&copy) = instead.get(&name) {
-            if placed.insert(copy) {
-                new.push(copy);
-            }
+        } else if let Some(&copy) = instead.get(&name)
+            && placed.insert(copy)
+        {
+            new.push(copy);
         }
     }
     new.extend(added.into_iter().filter(|n| !placed.contains(n)));
