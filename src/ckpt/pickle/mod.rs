@@ -251,7 +251,7 @@ impl Found<'_> {
             names.insert(text(key)?, text(value)?);
         }
         for row in &mut self.rows {
-            if let Some(&alias) = names.get(&row.name[..]) {
+            if let Some(&alias) = names.get(&row.name[..]).filter(|a| **a != row.name) {
                 row.alias = Some(alias.to_owned());
             }
         }

@@ -17,7 +17,7 @@ use std::path::Path;
 /// What a state dict holds besides its tensors.
 #[derive(Clone, Debug, Default)]
 pub struct PickleOptions {
-    /// layer name to parameter name: Paddle's `StructuredToParameterName@@`, which `state_dict()` carries
+    /// layer name to parameter name: Paddle's `StructuredToParameterName@@`; a key without a row has its own name
     pub structured: Vec<(String, String)>,
     /// values that are no tensors, by dotted name; a first part before a dot becomes a dict
     /// (`LR_Scheduler.last_epoch`)
@@ -38,7 +38,7 @@ pub fn write_pickle<'a>(
 ) -> Result<(), CkptError> {
     let mut file = AtomicFile::create(path)?;
     let mut out = Pickler::default();
-    let (mut count, mut masters) = (0usize, Vec::new());
+    let (mut count, mut masters, mut order) = (0usize, Vec::new(), Vec::new());
     let mut names = BTreeSet::new();
     out.bytes.extend([0x80, 4, b'}', b'(']);
     let nested = options.nest_masters;
@@ -63,6 +63,7 @@ pub fn write_pickle<'a>(
             // Kept until the dict of masters is written, which comes last. They are borrowed or shared, usually.
             Some(_) => masters.push(t),
             None => {
+                order.push(t.name.to_string());
                 out.text(&t.name);
                 out.tensor(&mut file, path, &t, nested.then_some(&t.name[..]))?;
             }
@@ -80,12 +81,13 @@ pub fn write_pickle<'a>(
     }
     out.plain(path, &options.plain)?;
     if !nested {
-        // Without the table Paddle takes the file for something else than a state dict.
+        // Paddle makes tensors of what the table names, and leaves the rest NumPy arrays.
+        let named: BTreeMap<&str, &str> = options.structured.iter().map(|(l, p)| (&l[..], &p[..])).collect();
         out.text(STRUCTURED);
         out.bytes.extend([b'}', b'(']);
-        for (layer, param) in &options.structured {
-            out.text(layer);
-            out.text(param);
+        for name in &order {
+            out.text(name);
+            out.text(named.get(&name[..]).unwrap_or(&&name[..]));
         }
         out.bytes.push(b'u');
     }
