@@ -25,15 +25,15 @@ fn models(dir: &Path) -> Vec<String> {
 }
 
 /// Prints a row; whether it is as near as it should be.
-fn check(model: &str, run: &Run, recording: &Recording) -> bool {
-    let random = run.random(&run.program()) && recording.draws.is_empty();
+fn check(model: &str, stem: &str, run: &Run, recording: &Recording) -> bool {
+    let random = run.random() && recording.draws.is_empty() && !stem.ends_with(".test");
     match run.compare(recording) {
         Ok(row) => {
-            println!("{model:18} {:20} {row}{}", run.stem, if random { "  (own random numbers)" } else { "" });
+            println!("{model:18} {:20} {row}{}", stem, if random { "  (own random numbers)" } else { "" });
             random || row.good()
         }
         Err(e) => {
-            println!("{model:18} {:20} {e}", run.stem);
+            println!("{model:18} {:20} {e}", stem);
             false
         }
     }
@@ -51,8 +51,8 @@ fn every_model_trains_as_in_paddle() {
                 continue;
             }
             let Some(recording) = Recording::of_corpus(&recorded, &model, stem, curve) else { continue };
-            let run = Run { programs: programs.join(&model), stem: stem.clone() };
-            if !check(&model, &run, &recording) {
+            let run = Run::of_corpus(&programs.join(&model), stem);
+            if !check(&model, stem, &run, &recording) {
                 failed.push(format!("{model} {stem}"));
             }
         }
@@ -75,9 +75,11 @@ fn recorded_curves_are_repeated() {
             std::fs::read_dir(&curves).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         files.sort();
         for file in files.iter().filter_map(|f| f.strip_prefix(&format!("{model}."))?.strip_suffix(".npz")) {
-            let recording = Recording::of_curve(&curves.join(format!("{model}.{file}.npz")));
-            let run = Run { programs: corpus.join("dev").join(&model), stem: file.to_owned() };
-            if !check(&model, &run, &recording) {
+            let mut recording = Recording::of_curve(&curves.join(format!("{model}.{file}.npz")));
+            // Sums of 25,088 terms: Paddle's own loss moves by 1.9e-6 when its initial values move by 1e-7.
+            recording.spread = if model == "vgg11" { 1.9e-6 } else { 0.0 };
+            let run = Run::of_corpus(&corpus.join("dev").join(&model), file);
+            if !check(&model, file, &run, &recording) {
                 failed.push(format!("{model} {file}"));
             }
         }

@@ -189,7 +189,7 @@ pub(super) fn powers(cx: &mut OpCx<'_, '_>, beta1: f32, beta2: f32) -> Result<()
 
 /// Whether the step is skipped; one that is copies all state.
 pub(super) fn skips(cx: &mut OpCx<'_, '_>) -> Result<bool> {
-    if !cx.opt_input("SkipUpdate")?.is_some_and(|skip| skip.to_bool_vec().first() == Some(&true)) {
+    if cx.opt_input("SkipUpdate")?.is_none_or(|skip| skip.to_bool_vec().first() != Some(&true)) {
         return Ok(false);
     }
     for (slot, out) in [
