@@ -1,13 +1,12 @@
 //! How do decisions and casts get into the program? As queued edits, committed once; the lists of control ops follow.
 
+use super::Rewritten;
 use super::captures;
 use super::casts::{self, Plan};
 use super::decide::{Choice, Decisions, is_float_code};
 use crate::analysis::effects::Effects;
 use crate::entity::EntityId;
-use crate::ir::{
-    At, Attr, AttrListId, AttrValue, DType, Edit, EditSummary, Program, Role, Section, VarDef, VarFlag, VarKind,
-};
+use crate::ir::{At, Attr, AttrListId, AttrValue, DType, Edit, Program, Role, Section, VarDef, VarFlag, VarKind};
 use crate::names::{Name, sym};
 use crate::ops::Ops;
 use rustc_hash::FxHashMap;
@@ -27,25 +26,25 @@ pub fn cast_attrs(from: DType, to: DType, device: &str, role: Role) -> Vec<Attr>
 }
 
 /// Rewrites main.
-pub(super) fn apply(program: &mut Program, ops: &Ops, decisions: &Decisions, pass: &str) -> EditSummary {
+pub(super) fn apply(program: &mut Program, ops: &Ops, decisions: Decisions, pass: &str) -> Rewritten {
     let kinds = ops.resolve(program);
     let (plan, lists) = {
         let effects = Effects::new(program, &kinds);
-        (casts::plan(program, &effects, decisions), captures::read(program, &effects))
+        (casts::plan(program, &effects, &decisions), captures::read(program, &effects))
     };
-    let names = casts::names(program, decisions, &plan);
+    let names = casts::names(program, &decisions, &plan);
     let mut edit = Edit::new();
-    declare(program, decisions, &plan, &names, &mut edit);
-    insert(program, decisions, &plan, &names, &mut edit);
+    declare(program, &decisions, &plan, &names, &mut edit);
+    insert(program, &decisions, &plan, &names, &mut edit);
     for &(op, place, copy) in &plan.args {
         edit.set_arg(op, place, names[copy as usize], "");
     }
-    attributes(program, decisions, &plan, &mut edit);
+    attributes(program, &decisions, &plan, &mut edit);
     let mut summary = edit.commit(program, pass);
     if !plan.copies.is_empty() {
         summary.merge(captures::update(program, &plan, &names, &lists, pass));
     }
-    summary
+    Rewritten { decisions, plan, names, summary }
 }
 
 /// New dtypes of old declarations, and the copies.
