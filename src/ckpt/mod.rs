@@ -111,6 +111,7 @@ pub mod plan;
 pub mod rect;
 mod safetensors;
 mod sharded;
+pub mod shards;
 mod stream;
 mod write;
 
@@ -261,6 +262,12 @@ impl Manifest {
     /// All tensors, in file order.
     pub fn entries(&self) -> &[TensorEntry] {
         &self.entries
+    }
+
+    /// A manifest of these entries, which has no file of its own.
+    pub(crate) fn of_entries(path: &Path, format: &'static str, entries: Vec<TensorEntry>) -> Manifest {
+        let index = Arc::new(NameIndex::first_of(&entries));
+        Manifest { path: path.into(), format, entries: entries.into(), index, aliases: Arc::new([]) }
     }
 
     /// The same with a name for its only entry, which has none.

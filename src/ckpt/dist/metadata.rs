@@ -10,6 +10,7 @@ use super::super::map::{Access, Source};
 use super::super::pickle::heap::{Class, Heap, Value};
 use super::super::pickle::machine::unpickle;
 use super::super::rect::Rect;
+use super::super::{Manifest, TensorEntry};
 use crate::ir::DType;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -99,6 +100,16 @@ impl DistMetadata {
         let pickle = unpickle(&source)?;
         let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
         Reader { path, heap: &pickle.heap }.metadata(pickle.root, stem.parse().unwrap_or(0))
+    }
+
+    /// The tensors as a manifest. A dtype that 2.6.2's metadata does not tell is `Other(-1)`, without bytes.
+    pub fn manifest(&self, path: &Path) -> Manifest {
+        let entry = |t: &DistTensor| {
+            let dtype = t.dtype.unwrap_or(DType::Other(-1));
+            let bytes = t.shape.iter().product::<u64>() * dtype.size().unwrap_or(0) as u64;
+            TensorEntry { name: t.key.clone(), dtype, shape: t.shape.clone(), bytes }
+        };
+        Manifest::of_entries(path, "distributed", self.tensors.iter().map(entry).collect())
     }
 
     /// The tensor of this key.
