@@ -6,6 +6,7 @@ Run with PaddlePaddle 2.6.2 (CPU), then `zstd -19 OUT.safetensors -o tests/data/
   <model>/feed/<name>              what is fed at each step
   <model>/<stem>/draw/<step>/<n>   what random ops of main wrote in that step (dropout: Mask)
   <model>/<stem>/loss              float64, one row a step, losses in the order of `losses`
+  bench_*/train/...                what benches/train.rs runs
   <model>/losses                   their names, joined by newlines (uint8)
   <model>/<stem>/final/<name>      SAMPLES elements of a persistable after the last step, in even strides
   <model>/<stem>/spread            by how much a loss moves, at most, when the initial values move by 1e-7 of their own
@@ -128,6 +129,36 @@ def all_rows(corpus):
     return rows
 
 
+def bench(net, shape):
+    """The programs that `benches/train.rs` runs: batch 64, Adam."""
+    import paddle.nn as nn
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.utils.unique_name.guard(), paddle.static.program_guard(main, startup):
+        x, y = paddle.static.data('x', [64] + shape, 'float32'), paddle.static.data('y', [64, 1], 'int64')
+        loss = nn.functional.cross_entropy(net(nn)(x), y)
+        paddle.optimizer.Adam(1e-6).minimize(loss)
+    for p in (main, startup):
+        for op in p.global_block().ops:
+            op._remove_attr('op_callstack')
+    parts = {'startup': startup.desc.serialize_to_string(), 'main': main.desc.serialize_to_string(),
+             'losses': loss.name.encode()}
+    return {k: np.frombuffer(v, 'u1') for k, v in parts.items()}
+
+
+def mlp(nn):
+    return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def lenet(nn):
+    return nn.Sequential(nn.Conv2D(1, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2D(2, 2), nn.Conv2D(6, 16, 5), nn.ReLU(),
+                         nn.MaxPool2D(2, 2), nn.Flatten(), nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10))
+
+
 if __name__ == '__main__':
     paddle.enable_static()
-    write(sys.argv[2], all_rows(sys.argv[1]))
+    rows = all_rows(sys.argv[1])
+    for name, net, shape in (('bench_mlp', mlp, [784]), ('bench_lenet', lenet, [1, 28, 28])):
+        got = bench(net, shape)
+        rows[name + '/losses'] = got.pop('losses')
+        rows.update({f'{name}/train/{k}': v for k, v in got.items()})
+    write(sys.argv[2], rows)
