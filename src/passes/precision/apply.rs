@@ -42,7 +42,8 @@ pub(super) fn apply(program: &mut Program, ops: &Ops, decisions: Decisions, pass
     attributes(program, &decisions, &plan, &mut edit);
     let mut summary = edit.commit(program, pass);
     if !plan.copies.is_empty() {
-        summary.merge(captures::update(program, &plan, &names, &lists, pass));
+        let of = names.iter().zip(&plan.copies).map(|(&n, c)| (n, c.of)).collect();
+        summary.merge(captures::update(program, &of, &lists, pass));
     }
     Rewritten { decisions, plan, names, summary }
 }
