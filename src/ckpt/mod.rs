@@ -121,6 +121,7 @@ pub use dir::StreamDir;
 pub use dist::{DistDir, DistFlavour, DistMetadata, DistShard, DistTensor, DistWriter, ShardData, versions};
 pub use error::{CkptError, KNOWN_FORMATS};
 pub use map::Access;
+pub(crate) use map::prefer_huge_pages;
 pub use npz::NpzFile;
 pub use open::{open, open_with};
 pub use pickle::{PickleFile, PickleOptions, write_pickle};

@@ -176,10 +176,14 @@ pub struct Cover {
 /// Whether `boxes`, which lie in a tensor of this shape, cover it. Empty boxes count for nothing. `None` when
 /// more than [`MAX_OPEN`] boxes are open at once.
 pub fn cover(shape: &[u64], boxes: &[Rect]) -> Option<Cover> {
+    cover_box(Rect::whole(shape), boxes)
+}
+
+/// The same for boxes that lie in a part of a tensor.
+pub fn cover_box(whole: Rect, boxes: &[Rect]) -> Option<Cover> {
     let mut found = Cover::default();
     let mut order: Vec<usize> = (0..boxes.len()).filter(|&i| !boxes[i].is_empty()).collect();
     order.sort_by(|&a, &b| boxes[a].cmp(&boxes[b]).then(a.cmp(&b)));
-    let whole = Rect::whole(shape);
     // What is still open, the part that comes first last: boxes come in order, so that most hit it.
     let mut open = if whole.is_empty() { Vec::new() } else { vec![whole] };
     let (mut kept, mut rest): (Vec<Rect>, Vec<Rect>) = (Vec::new(), Vec::new());

@@ -7,7 +7,7 @@
 
 use super::names::{Rules, map_names};
 use super::open::open_shard;
-use super::rect::{Rect, Runs, cover};
+use super::rect::{Rect, Runs, cover_box};
 use super::{Access, Checkpoint, CkptError, DistMetadata, DistTensor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,8 +28,8 @@ pub struct Want {
 pub struct Piece {
     /// which file, in [`DistMetadata::files`]
     pub file: usize,
-    /// the key in it
-    pub key: String,
+    /// the tensor, in [`DistMetadata::tensors`]
+    pub tensor: usize,
     /// the box of the tensor whose data the file holds in one run
     pub tile: Rect,
     /// the element of the file's entry where that run begins
@@ -109,7 +109,7 @@ pub fn plan_shards(metadata: &DistMetadata, wants: &[Want], visible: &[Vec<Strin
         let Some(&t) = tensor_of.get(&want.name[..]) else { continue };
         let tensor = &metadata.tensors[t];
         let tiles = tiles.entry(t).or_insert_with(|| Tiles::new(tensor, &seers));
-        plan.want(w, want, tensor, tiles);
+        plan.want(w, want, t, tensor, tiles);
     }
     plan.assign(metadata, &seers);
     plan
@@ -164,7 +164,7 @@ impl ShardPlan {
         self.problems.is_empty()
     }
 
-    fn want(&mut self, w: usize, want: &Want, tensor: &DistTensor, tiles: &Tiles) {
+    fn want(&mut self, w: usize, want: &Want, t: usize, tensor: &DistTensor, tiles: &Tiles) {
         let rect = want.rect.clone().unwrap_or_else(|| Rect::whole(&tensor.shape));
         let (rank, name) = (want.rank, want.name.clone());
         if !rect.fits(&tensor.shape) {
@@ -174,31 +174,28 @@ impl ShardPlan {
         if rect.is_empty() {
             return;
         }
-        let (mut hits, mut local) = (Vec::new(), Vec::new());
+        let (mut hits, mut boxes) = (Vec::new(), Vec::new());
         for (tile, file, at) in tiles.near(&rect) {
-            let Some(both) = tile.intersect(&rect) else { continue };
-            // Relative to the want, so that its cover is that of a tensor of its own.
-            let offset = both.offset.iter().zip(&rect.offset).map(|(a, b)| a - b).collect();
-            local.push(Rect { offset, shape: both.shape.clone() });
-            hits.push((tile, *file, *at, both));
+            if let Some(both) = tile.intersect(&rect) {
+                boxes.push(both);
+                hits.push((tile, *file, *at));
+            }
         }
-        let Some(found) = cover(&rect.shape, &local) else {
+        let Some(found) = cover_box(rect, &boxes) else {
             return self.problems.push(ShardProblem::TooWild { name });
         };
         if let Some(hole) = found.hole {
-            let offset = hole.offset.iter().zip(&rect.offset).map(|(a, b)| a + b).collect();
-            let hole = Rect { offset, shape: hole.shape };
             let missing = found.missing;
             return self.problems.push(ShardProblem::Hole { rank, name, hole, missing });
         }
         let mut checks = Vec::new();
         // Few tensors have overlaps; in those, every tile is compared.
         let check = !(found.overlaps.is_empty() && found.replicas.is_empty());
-        for (tile, file, at, both) in hits {
-            let (key, tile) = (tensor.key.clone(), tile.clone());
+        for ((tile, file, at), both) in hits.into_iter().zip(boxes) {
+            let tile = tile.clone();
             // All are written, whoever comes last, then compared with what is there: two that differ cannot both
             // be equal to it.
-            let piece = Piece { file, key, tile, at, want: w, rect: both, check: false };
+            let piece = Piece { file, tensor: t, tile, at, want: w, rect: both, check: false };
             if check {
                 checks.push(Piece { check: true, ..piece.clone() });
             }
@@ -235,11 +232,11 @@ impl ShardPlan {
     }
 }
 
-/// Reads the elements of a piece, in order of the part.
-pub fn read_piece(file: &dyn Checkpoint, piece: &Piece) -> Result<Vec<u8>, CkptError> {
-    let entry = file
-        .find(&piece.key)
-        .ok_or_else(|| CkptError::malformed(file.path(), 0, format!("`{}` is not in it", piece.key.escape_debug())))?;
+/// Reads the elements of a piece of the tensor `key`, in order of the part.
+pub fn read_piece(file: &dyn Checkpoint, key: &str, piece: &Piece) -> Result<Vec<u8>, CkptError> {
+    let entry = file.find(key);
+    let entry =
+        entry.ok_or_else(|| CkptError::malformed(file.path(), 0, format!("`{}` is not in it", key.escape_debug())))?;
     let stored = &file.entries()[entry];
     let size = stored.dtype.size().unwrap_or(1) as u64;
     let runs = Runs::new(&piece.rect, &piece.tile);
@@ -281,21 +278,21 @@ pub fn run_in_process(
     }
     let mut out: Vec<Vec<u8>> = vec![Vec::new(); wants.len()];
     let mut open: Option<(usize, Box<dyn Checkpoint>)> = None;
-    let by_key: BTreeMap<&str, &DistTensor> = metadata.tensors.iter().map(|t| (&t.key[..], t)).collect();
     for piece in &plan.pieces {
         if open.as_ref().is_none_or(|(file, _)| *file != piece.file) {
             open = Some((piece.file, open_shard(&dir.join(&metadata.files[piece.file]), Access::Map)?));
         }
         let Some((_, file)) = &open else { continue };
-        let data = read_piece(&**file, piece)?;
+        let tensor = &metadata.tensors[piece.tensor];
+        let data = read_piece(&**file, &tensor.key, piece)?;
         let size = data.len() as u64 / piece.rect.count().max(1);
-        let rect = wants[piece.want].rect.clone().unwrap_or_else(|| Rect::whole(&by_key[&piece.key[..]].shape));
+        let rect = wants[piece.want].rect.clone().unwrap_or_else(|| Rect::whole(&tensor.shape));
         let target = &mut out[piece.want];
         if target.is_empty() {
             target.resize((rect.count() * size) as usize, 0);
         }
         if !place_piece(piece, &rect, size, &data, target) {
-            let what = format!("`{}` differs between files at {}", piece.key.escape_debug(), piece.rect);
+            let what = format!("`{}` differs between files at {}", tensor.key.escape_debug(), piece.rect);
             return Err(CkptError::malformed(dir, 0, what));
         }
     }

@@ -1,6 +1,6 @@
 //! How does an entry become a tensor of another dtype without a second copy of it? In blocks that stay in cache.
 
-use crate::ckpt::{Checkpoint, CkptError};
+use crate::ckpt::{Checkpoint, CkptError, prefer_huge_pages};
 use crate::convert::{self, Narrowing};
 use crate::interp::{Data, Tensor};
 use crate::ir::DType;
@@ -102,6 +102,7 @@ impl Blocks<'_> {
     /// Reads each block and hands it to `take` with the elements it becomes.
     fn each<T>(&mut self, out: &mut [T], mut take: impl FnMut(&[u8], &mut [T])) -> Result<(), CkptError> {
         let step = BLOCK / self.size;
+        prefer_huge_pages(out);
         self.raw.resize(BLOCK.min(out.len() * self.size), 0);
         let mut at = 0;
         for part in out.chunks_mut(step) {

@@ -12,7 +12,7 @@ use super::super::pickle::machine::unpickle;
 use super::super::rect::Rect;
 use super::super::{Manifest, TensorEntry};
 use crate::ir::DType;
-use std::collections::HashMap;
+use crate::names::SeededMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -99,7 +99,7 @@ impl DistMetadata {
         let source = Source::open(path, Access::Read)?;
         let pickle = unpickle(&source)?;
         let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
-        Reader { path, heap: &pickle.heap }.metadata(pickle.root, stem.parse().unwrap_or(0))
+        Reader { path, heap: &pickle.heap, known: Known::default() }.metadata(pickle.root, stem.parse().unwrap_or(0))
     }
 
     /// The tensors as a manifest. A dtype that 2.6.2's metadata does not tell is `Other(-1)`, without bytes.
@@ -121,21 +121,29 @@ impl DistMetadata {
 struct Reader<'a> {
     path: &'a Path,
     heap: &'a Heap,
+    known: Known,
 }
 
-/// One shard as `state_dict_metadata` lists it, and whether a file has it.
-struct Listed {
-    rect: Rect,
-    flat: Option<Range<u64>>,
-    stored: bool,
+/// The texts of field names, once seen.
+#[derive(Default)]
+struct Known {
+    offset: u32,
+    shape: u32,
+    dtype: u32,
+    global: u32,
+    range: u32,
+    key: u32,
 }
 
-impl Reader<'_> {
+/// A shard that no file has yet.
+const UNSTORED: usize = usize::MAX;
+
+impl<'a> Reader<'a> {
     fn bad(&self, what: impl Into<String>) -> CkptError {
         CkptError::malformed(self.path, 0, what)
     }
 
-    fn metadata(&self, root: Value, id: u64) -> Result<DistMetadata, CkptError> {
+    fn metadata(&mut self, root: Value, id: u64) -> Result<DistMetadata, CkptError> {
         let heap = self.heap;
         let root = heap.record(root, Class::Metadata).ok_or_else(|| {
             CkptError::unsupported(self.path, "is a pickle, and not the metadata of a distributed checkpoint")
@@ -149,91 +157,118 @@ impl Reader<'_> {
             return Err(self.bad(format!("more than {MAX_ENTRIES} tensors")));
         }
         let mut out = DistMetadata { id, ..DistMetadata::default() };
-        let mut listed: Vec<Vec<Listed>> = Vec::with_capacity(state.len());
-        let mut by_key: HashMap<&str, usize> = HashMap::with_capacity(state.len());
-        for &(key, shards) in state {
+        out.tensors.reserve(state.len());
+        let mut by_key: SeededMap<&str, usize> = SeededMap::default();
+        by_key.reserve(state.len());
+        for &[key, shards] in state {
             let key = heap.str(key).ok_or_else(|| self.bad("a key that is no name"))?;
-            if key.is_empty() || key.len() > MAX_NAME || by_key.insert(key, listed.len()).is_some() {
+            if key.is_empty() || key.len() > MAX_NAME || by_key.insert(key, out.tensors.len()).is_some() {
                 return Err(self.bad(format!("the key `{}` is empty, too long or there twice", key.escape_debug())));
             }
-            let (tensor, shards) = self.tensor(key, shards)?;
-            out.tensors.push(tensor);
-            listed.push(shards);
+            out.tensors.push(self.tensor(key, shards)?);
         }
-        let mut files: HashMap<&str, usize> = HashMap::new();
-        for &(index, file) in storage {
+        let mut files: SeededMap<&str, usize> = SeededMap::default();
+        for &[index, file] in storage {
             let index =
                 heap.record(index, Class::LocalTensorIndex).ok_or_else(|| self.bad("an index of a wrong class"))?;
-            let key = heap.get(index, "tensor_key").and_then(|k| heap.str(k));
+            let key = heap.field(index, "tensor_key", &mut self.known.key).and_then(|k| heap.str(k));
             let key = key.ok_or_else(|| self.bad("an index without a key"))?;
-            let shown = key.escape_debug();
             let Some(&at) = by_key.get(key) else {
-                return Err(self.bad(format!("`{shown}` is stored and not described")));
+                return Err(self.bad(format!("`{}` is stored and not described", key.escape_debug())));
             };
             let file = heap.str(file).ok_or_else(|| self.bad("a file that is no name"))?;
-            check_file_name(self.path, file)?;
-            let file = *files.entry(file).or_insert_with(|| {
-                out.files.push(file.to_owned());
-                out.files.len() - 1
-            });
-            let (offset, flat) = self.place(index)?;
-            // Sorted by place; one box may be listed under several ranges.
-            let first = listed[at].partition_point(|l| (&l.rect.offset, start(&l.flat)) < (&offset, start(&flat)));
-            let mut same = (first..listed[at].len())
-                .take_while(|&i| listed[at][i].rect.offset == offset && listed[at][i].flat == flat);
-            // 3.3.1 tells the shape, too; two boxes may begin at one place.
-            let shape = heap.get(index, "local_shape").and_then(|s| heap.dims(s));
-            let row = same.find(|&i| shape.as_ref().is_none_or(|s| *s == listed[at][i].rect.shape));
-            let row = row
-                .ok_or_else(|| self.bad(format!("the shard of `{shown}` at {offset:?} is stored and not described")))?;
-            let shard = &mut listed[at][row];
-            shard.stored = true;
-            out.tensors[at].shards.push(DistShard { rect: shard.rect.clone(), flat, file });
+            let file = match files.get(file) {
+                Some(&known) => known,
+                None => {
+                    check_file_name(self.path, file)?;
+                    out.files.push(file.to_owned());
+                    files.insert(file, out.files.len() - 1);
+                    out.files.len() - 1
+                }
+            };
+            self.store(&mut out.tensors[at], index, file)?;
         }
-        for (tensor, shards) in out.tensors.iter().zip(&listed) {
-            if let Some(lost) = shards.iter().find(|s| !s.stored && !s.rect.is_empty()) {
+        for tensor in &mut out.tensors {
+            if let Some(lost) = tensor.shards.iter().find(|s| s.file == UNSTORED && !s.rect.is_empty()) {
                 let (key, rect) = (tensor.key.escape_debug(), &lost.rect);
                 return Err(self.bad(format!("the shard {rect} of `{key}` is described and in no file")));
             }
+            tensor.shards.retain(|s| s.file != UNSTORED);
         }
         Ok(out)
     }
 
-    /// A tensor and its shards, sorted by place.
-    fn tensor(&self, key: &str, shards: Value) -> Result<(DistTensor, Vec<Listed>), CkptError> {
+    /// Gives the shard that an index speaks of its file; a replica gets a row of its own.
+    fn store(&mut self, tensor: &mut DistTensor, index: Value, file: usize) -> Result<(), CkptError> {
         let heap = self.heap;
-        let bad = |what: &str| self.bad(format!("`{}`: {what}", key.escape_debug()));
+        let (offset, flat) = self.place(index)?;
+        // 3.3.1 tells the shape, too; two boxes may begin at one place.
+        let shape = heap.field(index, "local_shape", &mut self.known.shape);
+        let is = |s: &DistShard| {
+            heap.dims_are(offset, &s.rect.offset)
+                && s.flat == flat
+                && shape.is_none_or(|shape| heap.dims_are(shape, &s.rect.shape))
+        };
+        // Sorted by place: the rows of one place stand together.
+        let first = match tensor.shards.len() {
+            0..8 => 0,
+            _ => {
+                let offset = heap.dims(offset).unwrap_or_default();
+                let place = (&offset, start(&flat));
+                tensor.shards.partition_point(|s| (&s.rect.offset, start(&s.flat)) < place)
+            }
+        };
+        let Some(row) = (first..tensor.shards.len()).find(|&i| is(&tensor.shards[i])) else {
+            let offset = heap.dims(offset).unwrap_or_default();
+            let key = tensor.key.escape_debug();
+            return Err(self.bad(format!("the shard of `{key}` at {offset:?} is stored and not described")));
+        };
+        if tensor.shards[row].file == UNSTORED {
+            tensor.shards[row].file = file;
+        } else {
+            let replica = DistShard { file, ..tensor.shards[row].clone() };
+            tensor.shards.insert(row + 1, replica);
+        }
+        Ok(())
+    }
+
+    /// A tensor and its shards, sorted by place, not yet stored.
+    fn tensor(&mut self, key: &str, shards: Value) -> Result<DistTensor, CkptError> {
+        let (heap, path) = (self.heap, self.path);
+        let bad = |what: &str| CkptError::malformed(path, 0, format!("`{}`: {what}", key.escape_debug()));
         let rows = heap.sequence(shards).ok_or_else(|| bad("no list of shards"))?;
         let (mut listed, mut dtype, mut shape) = (Vec::with_capacity(rows.len()), None, None::<Vec<u64>>);
         let mut told = false;
         for &row in rows {
             let row = heap.record(row, Class::LocalTensorMetadata).ok_or_else(|| bad("a shard of a wrong class"))?;
             let (offset, flat) = self.place(row)?;
-            let local = heap
-                .get(row, "local_shape")
-                .and_then(|s| heap.dims(s))
-                .ok_or_else(|| bad("a shard without a shape"))?;
-            let rect = Rect { offset, shape: local };
+            let offset = heap.dims(offset).ok_or_else(|| bad("a shard without an offset"))?;
+            let local = heap.field(row, "local_shape", &mut self.known.shape).and_then(|s| heap.dims(s));
+            let rect = Rect { offset, shape: local.ok_or_else(|| bad("a shard without a shape"))? };
             if rect.offset.len() != rect.shape.len() || rect.shape.len() > MAX_RANK {
                 return Err(bad("a shard whose offset and shape do not go together"));
             }
-            if let Some(name) = heap.get(row, "dtype").and_then(|d| heap.str(d)) {
+            if let Some(name) = heap.field(row, "dtype", &mut self.known.dtype).and_then(|d| heap.str(d)) {
                 let this = DType::parse(name).ok_or_else(|| {
                     let (key, name) = (key.escape_debug(), name.escape_debug());
-                    CkptError::unsupported(self.path, format!("`{key}` has the unknown element type `{name}`"))
+                    CkptError::unsupported(path, format!("`{key}` has the unknown element type `{name}`"))
                 })?;
                 if dtype.replace(this).is_some_and(|d| d != this) {
                     return Err(bad("shards of several types"));
                 }
             }
-            match heap.get(row, "global_shape").and_then(|s| heap.dims(s)) {
-                Some(global) => {
-                    if (told && shape.as_ref() != Some(&global)) || !rect.fits(&global) {
+            match heap.field(row, "global_shape", &mut self.known.global) {
+                Some(global) if heap.sequence(global).is_some() => {
+                    if !told {
+                        shape = Some(heap.dims(global).ok_or_else(|| bad("a shape that is none"))?);
+                        told = true;
+                    }
+                    let whole = shape.as_deref().unwrap_or_default();
+                    if !heap.dims_are(global, whole) || !rect.fits(whole) {
                         return Err(bad("a shard that passes the tensor's shape, or several shapes"));
                     }
-                    (told, shape) = (true, Some(global));
                 }
-                None => {
+                _ => {
                     let reach = rect.offset.iter().zip(&rect.shape).map(|(&o, &n)| o.checked_add(n));
                     let reach: Option<Vec<u64>> = reach.collect();
                     let reach = reach.ok_or_else(|| bad("a shard that reaches past any tensor"))?;
@@ -244,22 +279,22 @@ impl Reader<'_> {
                     });
                 }
             }
-            listed.push(Listed { rect, flat, stored: false });
+            listed.push(DistShard { rect, flat, file: UNSTORED });
         }
         listed.sort_by(|a, b| (&a.rect.offset, start(&a.flat)).cmp(&(&b.rect.offset, start(&b.flat))));
         let shape = shape.ok_or_else(|| bad("no shard"))?;
         if shape.iter().try_fold(16u64, |n, &d| n.checked_mul(d.max(1))).is_none() {
             return Err(bad("more elements than any file holds"));
         }
-        Ok((DistTensor { key: key.to_owned(), dtype, shape, shards: Vec::with_capacity(listed.len()) }, listed))
+        Ok(DistTensor { key: key.to_owned(), dtype, shape, shards: listed })
     }
 
     /// Offset and flattened range of a shard or an index.
-    fn place(&self, row: Value) -> Result<(Vec<u64>, Option<Range<u64>>), CkptError> {
+    fn place(&mut self, row: Value) -> Result<(Value, Option<Range<u64>>), CkptError> {
         let heap = self.heap;
-        let offset = heap.get(row, "global_offset").and_then(|o| heap.dims(o));
+        let offset = heap.field(row, "global_offset", &mut self.known.offset).filter(|&o| heap.sequence(o).is_some());
         let offset = offset.ok_or_else(|| self.bad("a shard without an offset"))?;
-        let flat = match heap.get(row, "flattened_range") {
+        let flat = match heap.field(row, "flattened_range", &mut self.known.range) {
             None | Some(Value::None) => None,
             Some(range) => match heap.dims(range).as_deref() {
                 Some(&[start, end]) if start <= end => Some(start..end),

@@ -25,9 +25,9 @@ pub(in super::super) enum Value {
         start: u32,
         len: u32,
     },
-    /// an index of [`Heap::lists`]
+    /// an index of `Heap::runs`
     List(u32),
-    /// an index of [`Heap::dicts`]
+    /// an index of `Heap::runs`
     Dict(u32),
     /// a callable of the allow-list, or a class
     Global(Global),
@@ -171,6 +171,15 @@ pub(in super::super) struct Built {
     pub data: Span,
 }
 
+/// A run of the pool that can grow: a list, or a dict.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    start: u32,
+    len: u32,
+    /// items that are its own, from `start` on
+    room: u32,
+}
+
 /// Everything a pickle has made.
 #[derive(Default)]
 pub(in super::super) struct Heap {
@@ -178,8 +187,8 @@ pub(in super::super) struct Heap {
     pub texts: Vec<Text>,
     pub spans: Vec<Span>,
     pub items: Vec<Value>,
-    pub lists: Vec<Vec<Value>>,
-    pub dicts: Vec<Vec<(Value, Value)>>,
+    /// lists, and dicts with keys and values in turn: runs of `items`
+    runs: Vec<Run>,
     pub arrays: Vec<Array>,
     pub dtypes: Vec<Element>,
     /// class, and the dict of its fields once BUILD gave it
@@ -228,26 +237,83 @@ impl Heap {
         }
     }
 
+    /// A new list or dict, by index.
+    pub fn new_run(&mut self) -> u32 {
+        self.runs.push(Run { start: self.items.len() as u32, ..Run::default() });
+        self.runs.len() as u32 - 1
+    }
+
+    /// Appends values to a list or dict. A run that cannot grow where it is moves to the end of the pool, with
+    /// room for as many again.
+    pub fn extend_run(&mut self, run: u32, values: &[Value]) -> Result<(), String> {
+        let Run { start, len, room } = self.runs[run as usize];
+        let (at, wanted) = ((start + len) as usize, len as usize + values.len());
+        if wanted <= room as usize {
+            self.items[at..at + values.len()].copy_from_slice(values);
+            self.runs[run as usize].len = wanted as u32;
+            return self.count(values.len());
+        }
+        if (start + room) as usize == self.items.len() {
+            let old = at.min(self.items.len());
+            self.items.truncate(old);
+            self.items.extend_from_slice(values);
+            self.runs[run as usize] = Run { start, len: wanted as u32, room: wanted as u32 };
+            return self.count(values.len());
+        }
+        let (old, room) = (start as usize..at, wanted.max(2 * len as usize));
+        self.count(room)?;
+        let start = self.items.len();
+        self.items.extend_from_within(old);
+        self.items.extend_from_slice(values);
+        self.items.resize(start + room, Value::None);
+        self.runs[run as usize] = Run { start: start as u32, len: wanted as u32, room: room as u32 };
+        Ok(())
+    }
+
+    fn run(&self, run: u32) -> &[Value] {
+        let Run { start, len, .. } = self.runs[run as usize];
+        &self.items[start as usize..(start + len) as usize]
+    }
+
     /// The items of a tuple or a list.
     pub fn sequence(&self, value: Value) -> Option<&[Value]> {
         match value {
             Value::Tuple { start, len } => Some(&self.items[start as usize..(start + len) as usize]),
-            Value::List(id) => Some(&self.lists[id as usize]),
+            Value::List(id) => Some(self.run(id)),
             _ => None,
         }
     }
 
-    /// The rows of a dict.
-    pub fn dict(&self, value: Value) -> Option<&[(Value, Value)]> {
+    /// The rows of a dict: key and value.
+    pub fn dict(&self, value: Value) -> Option<&[[Value; 2]]> {
         match value {
-            Value::Dict(id) => Some(&self.dicts[id as usize]),
+            Value::Dict(id) => Some(self.run(id).as_chunks().0),
             _ => None,
         }
     }
 
     /// The value of a text key; of several, the last.
     pub fn get(&self, dict: Value, key: &str) -> Option<Value> {
-        self.dict(dict)?.iter().rev().find(|(k, _)| self.str(*k) == Some(key)).map(|&(_, v)| v)
+        self.dict(dict)?.iter().rev().find(|[k, _]| self.str(*k) == Some(key)).map(|&[_, v]| v)
+    }
+
+    /// The value of a field that many records have: its name is usually one text, which `known` remembers.
+    pub fn field(&self, dict: Value, key: &str, known: &mut u32) -> Option<Value> {
+        let rows = self.dict(dict)?;
+        if let Some(&[_, value]) = rows.iter().find(|[k, _]| *k == Value::Text(*known)) {
+            return Some(value);
+        }
+        let &[name, value] = rows.iter().rev().find(|[k, _]| self.str(*k) == Some(key))?;
+        if let Value::Text(id) = name {
+            *known = id;
+        }
+        Some(value)
+    }
+
+    /// Whether a tuple or list is these integers.
+    pub fn dims_are(&self, value: Value, dims: &[u64]) -> bool {
+        let same = |(v, d): (&Value, &u64)| matches!(v, Value::Int(n) if u64::try_from(*n) == Ok(*d));
+        self.sequence(value).is_some_and(|s| s.len() == dims.len() && s.iter().zip(dims).all(same))
     }
 
     /// The fields of a record of a class.

@@ -21,8 +21,10 @@ pub(in super::super) struct Unpickled {
 
 /// Runs the pickle at the beginning of a file. What stands behind its STOP is an error.
 pub(in super::super) fn unpickle(source: &Source) -> Result<Unpickled, CkptError> {
-    let mut machine =
-        Machine { reader: Reader::new(source), heap: Heap::default(), stack: Vec::new(), memo: Vec::new() };
+    let mut heap = Heap::default();
+    // Address space, not memory: without it, metadata is copied again and again while it grows.
+    heap.items.reserve((source.len() / 4).min(1 << 22) as usize);
+    let mut machine = Machine { reader: Reader::new(source), heap, stack: Vec::new(), memo: Vec::new() };
     let root = machine.run()?;
     let rest = source.len() - machine.reader.pos();
     if rest > 0 {
@@ -127,8 +129,8 @@ impl Machine<'_> {
                 self.push(tuple)?;
             }
             b']' => {
-                self.heap.lists.push(Vec::new());
-                self.push(Value::List(self.heap.lists.len() as u32 - 1))?;
+                let list = Value::List(self.heap.new_run());
+                self.push(list)?;
             }
             b'}' => {
                 let dict = self.new_dict();
@@ -230,8 +232,7 @@ impl Machine<'_> {
     }
 
     fn new_dict(&mut self) -> Value {
-        self.heap.dicts.push(Vec::new());
-        Value::Dict(self.heap.dicts.len() as u32 - 1)
+        Value::Dict(self.heap.new_run())
     }
 
     /// LONG1: up to 8 bytes, two's complement.
@@ -296,8 +297,7 @@ impl Machine<'_> {
         if values.contains(&Value::Mark) {
             return Err(self.bad("a mark inside a list"));
         }
-        self.heap.lists[id as usize].extend_from_slice(values);
-        self.heap.count(self.stack.len() - from).map_err(|what| self.reader.bad(what))?;
+        self.heap.extend_run(id, values).map_err(|what| self.reader.bad(what))?;
         self.stack.truncate(end);
         Ok(())
     }
@@ -308,12 +308,10 @@ impl Machine<'_> {
             return Err(self.bad("items for what is no dict"));
         };
         let values = &self.stack[from..];
-        let (pairs, rest) = values.as_chunks::<2>();
-        if !rest.is_empty() || values.contains(&Value::Mark) {
+        if !values.len().is_multiple_of(2) || values.contains(&Value::Mark) {
             return Err(self.bad("a key without a value"));
         }
-        self.heap.dicts[id as usize].extend(pairs.iter().map(|&[k, v]| (k, v)));
-        self.heap.count(self.stack.len() - from).map_err(|what| self.reader.bad(what))?;
+        self.heap.extend_run(id, values).map_err(|what| self.reader.bad(what))?;
         self.stack.truncate(end);
         Ok(())
     }
@@ -380,10 +378,10 @@ impl Machine<'_> {
             (Global::Bytes, []) => self.span(Span { at: 0, stored: 0, latin1: false }),
             (Global::Tuple, []) => self.tuple(self.stack.len()),
             (Global::Tuple, [tuple @ Value::Tuple { .. }]) => self.push(*tuple),
-            (Global::Tuple, [Value::List(id)]) => {
-                let (start, at) = (self.stack.len(), *id as usize);
-                self.heap.count(self.heap.lists[at].len()).map_err(self.over())?;
-                self.stack.extend_from_slice(&self.heap.lists[at]);
+            (Global::Tuple, [list @ Value::List(_)]) => {
+                let start = self.stack.len();
+                let items = self.heap.sequence(*list).unwrap_or_default();
+                self.stack.extend_from_slice(items);
                 self.tuple(start)
             }
             (Global::Eval, [expression, env @ Value::Dict(_)]) if self.heap.str(*expression) == Some("data") => {

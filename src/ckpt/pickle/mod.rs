@@ -154,7 +154,7 @@ impl Found<'_> {
             return Ok(());
         }
         if let Some(rows) = self.heap.dict(value) {
-            for &(key, item) in rows {
+            for &[key, item] in rows {
                 match key {
                     _ if depth == 0 && matches!(self.heap.str(key), Some(STRUCTURED | SLICES)) => {}
                     Value::Int(n) => self.below(name, &n.to_string(), item, depth)?,
@@ -216,7 +216,7 @@ impl Found<'_> {
             std::mem::take(&mut self.rows).into_iter().map(|r| (r.name.clone(), r)).collect();
         // The first of a name stays first in order; what is joined comes after what was not cut.
         let mut joined = Vec::new();
-        for &(key, info) in heap.dict(table).ok_or_else(|| bad("is no dict"))? {
+        for &[key, info] in heap.dict(table).ok_or_else(|| bad("is no dict"))? {
             let name = heap.str(key).ok_or_else(|| bad("a key that is no name"))?;
             let shape = heap.get(info, "OriginShape").and_then(|s| heap.dims(s)).ok_or_else(|| bad("no shape"))?;
             let slices = heap.get(info, "slices").and_then(|s| heap.sequence(s)).ok_or_else(|| bad("no slices"))?;
@@ -247,7 +247,7 @@ impl Found<'_> {
         let rows = heap.dict(table).ok_or_else(|| self.bad(format!("`{STRUCTURED}` is no dict")))?;
         let text = |v| heap.str(v).ok_or_else(|| self.bad(format!("`{STRUCTURED}` holds what is no name")));
         let mut names = BTreeMap::new();
-        for &(key, value) in rows {
+        for &[key, value] in rows {
             names.insert(text(key)?, text(value)?);
         }
         for row in &mut self.rows {
