@@ -25,6 +25,7 @@ mod scaling;
 mod shape;
 mod sync;
 mod transfer;
+mod walk;
 mod window;
 
 use super::context::OpCx;
