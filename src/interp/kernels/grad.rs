@@ -7,7 +7,7 @@ use super::super::tensor::Tensor;
 use super::Kernel;
 use super::lanes::{Lanes, float_input, from_f32, same_dtype};
 use super::math::{Broadcast, broadcast};
-use super::real::Real;
+use super::real::{Real, real, wide};
 use super::transfer::strides;
 use super::walk::Walk;
 use crate::ir::DType;
@@ -22,7 +22,7 @@ macro_rules! both {
 pub(super) use both;
 
 pub(super) const KERNELS: &[(&str, Kernel)] = &[
-    ("elementwise_add_grad", |cx| binary(cx, Needs::Shapes, both!(|_x, _y, g| g), both!(|_x, _y, g| g))),
+    ("elementwise_add_grad", |cx| binary(cx, Needs::Nothing, both!(|_x, _y, g| g), both!(|_x, _y, g| g))),
     ("elementwise_sub_grad", |cx| binary(cx, Needs::Shapes, both!(|_x, _y, g| g), both!(|_x, _y, g| -g))),
     ("elementwise_mul_grad", |cx| binary(cx, Needs::Values, both!(|_x, y, g| g * y), both!(|x, _y, g| g * x))),
     ("elementwise_div_grad", |cx| {
@@ -69,9 +69,11 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     }),
 ];
 
-/// Whether the gradient looks at the operands' values or only at their shapes.
+/// What the gradient looks at besides the output's gradient.
 #[derive(Clone, Copy, PartialEq)]
 enum Needs {
+    /// the gradient itself
+    Nothing,
     Shapes,
     Values,
 }
@@ -120,9 +122,15 @@ impl Parts<'_> {
         needs: Needs,
         (f32s, f64s): (impl Fn(f32, f32, f32) -> f32, impl Fn(f64, f64, f64) -> f64),
     ) -> Result<Tensor, InterpError> {
+        if needs == Needs::Nothing {
+            if operand.shape() == self.g.shape() {
+                return Ok(self.g.clone());
+            }
+            return real!(self.g.dtype(), T => self.sum(operand, of, &T::read(self.g)));
+        }
         match self.g.dtype() {
-            DType::F64 => self.sum(operand, of, self.each::<f64>(needs, f64s)),
-            _ => self.sum(operand, of, self.each::<f32>(needs, f32s)),
+            DType::F64 => self.of(operand, of, self.each::<f64>(needs, f64s)),
+            _ => self.of(operand, of, self.each::<f32>(needs, f32s)),
         }
     }
 
@@ -141,16 +149,20 @@ impl Parts<'_> {
         out
     }
 
-    fn sum<T: Real>(&self, operand: &Tensor, of: &[usize], each: Vec<T>) -> Result<Tensor, InterpError> {
-        if operand.shape() == self.g.shape() {
-            return T::tensor(each, self.g.dtype(), operand.shape());
+    fn of<T: Real>(&self, operand: &Tensor, of: &[usize], each: Vec<T>) -> Result<Tensor, InterpError> {
+        match operand.shape() == self.g.shape() {
+            true => T::tensor(each, self.g.dtype(), operand.shape()),
+            false => self.sum(operand, of, &each),
         }
+    }
+
+    fn sum<T: Real>(&self, operand: &Tensor, of: &[usize], each: &[T]) -> Result<Tensor, InterpError> {
         let mut sum = vec![0.0f64; operand.len()];
         Walk::new(&self.b.shape, of, &strides(&self.b.shape)).runs(|r| {
             let each = &each[r.b..r.b + r.len];
             match r.step.0 {
                 0 => sum[r.a] = each.iter().fold(sum[r.a], |s, e| s + e.wide()),
-                1 => sum[r.a..r.a + r.len].iter_mut().zip(each).for_each(|(s, e)| *s += e.wide()),
+                1 => wide(|| sum[r.a..r.a + r.len].iter_mut().zip(each).for_each(|(s, e)| *s += e.wide())),
                 step => each.iter().enumerate().for_each(|(k, e)| sum[r.a + k * step] += e.wide()),
             }
         });
@@ -179,11 +191,11 @@ pub(super) fn unary(
     }
     let out = match g.dtype() {
         DType::F64 => {
-            let out = f64::read(&v).iter().zip(f64::read(&g).iter()).map(|(&v, &g)| f64s(v, g)).collect();
+            let out = wide(|| f64::read(&v).iter().zip(f64::read(&g).iter()).map(|(&v, &g)| f64s(v, g)).collect());
             from_f64(out, DType::F64, g.shape())?
         }
         dtype => {
-            let out = f32::read(&v).iter().zip(f32::read(&g).iter()).map(|(&v, &g)| f32s(v, g)).collect();
+            let out = wide(|| f32::read(&v).iter().zip(f32::read(&g).iter()).map(|(&v, &g)| f32s(v, g)).collect());
             from_f32(out, dtype, g.shape())?
         }
     };

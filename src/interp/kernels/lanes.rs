@@ -6,7 +6,7 @@
 use super::super::context::{OpCx, dtype_fault};
 use super::super::error::InterpError;
 use super::super::tensor::{Tensor, narrow};
-use super::real::Real;
+use super::real::{Real, wide};
 use crate::convert::Narrowing;
 use crate::ir::DType;
 
@@ -54,8 +54,8 @@ pub(super) fn map(
     ints: impl Fn(i64) -> i64,
 ) -> Result<Tensor, InterpError> {
     match t.dtype() {
-        DType::F64 => f64::tensor(f64::read(t).iter().map(|&x| f64s(x)).collect(), DType::F64, t.shape()),
-        d if d.is_float() => f32::tensor(f32::read(t).iter().map(|&x| f32s(x)).collect(), d, t.shape()),
+        DType::F64 => f64::tensor(wide(|| f64::read(t).iter().map(|&x| f64s(x)).collect()), DType::F64, t.shape()),
+        d if d.is_float() => f32::tensor(wide(|| f32::read(t).iter().map(|&x| f32s(x)).collect()), d, t.shape()),
         d => Lanes::Int(t.to_i64_vec().into_iter().map(ints).collect()).tensor(d, t.shape()),
     }
 }

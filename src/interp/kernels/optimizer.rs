@@ -9,7 +9,7 @@ use super::super::error::{Fault, InterpError};
 use super::super::tensor::{Data, Tensor, narrow_into};
 use super::Kernel;
 use super::lanes::from_f32;
-use super::real::Real;
+use super::real::{Real, wide};
 use crate::convert::Narrowing;
 use crate::ir::DType;
 use crate::names::Name;
@@ -230,10 +230,12 @@ fn adam(cx: &mut OpCx<'_, '_>, decoupled: bool) -> Result<()> {
     };
     let rows = t.own.iter_mut().zip(grads.iter()).zip(m1.iter_mut().zip(m2));
     match decay == 0.0 {
-        true => rows.for_each(|((p, &g), (m1, m2))| update(p, g, m1, m2)),
-        false => rows.for_each(|((p, &g), (m1, m2))| {
-            *p -= decay * *p;
-            update(p, g, m1, m2);
+        true => wide(|| rows.for_each(|((p, &g), (m1, m2))| update(p, g, m1, m2))),
+        false => wide(|| {
+            rows.for_each(|((p, &g), (m1, m2))| {
+                *p -= decay * *p;
+                update(p, g, m1, m2);
+            })
         }),
     }
     target.store(cx, t)?;

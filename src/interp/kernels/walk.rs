@@ -3,6 +3,8 @@
 //! Neighbouring axes along which both operands go on evenly are taken as one, so that the usual cases
 //! (equal shapes, a bias along rows or channels, a sum over trailing axes) become a few long runs.
 
+use super::real::wide;
+
 /// A shape, and how far each step along its axes moves in two operands. A stride of 0 stays.
 pub(super) struct Walk {
     dims: Vec<usize>,
@@ -73,17 +75,25 @@ impl Walk {
     /// `f` of all pairs of elements, in order.
     pub fn zip<T: Copy, U>(&self, n: usize, x: &[T], y: &[T], f: impl Fn(T, T) -> U) -> Vec<U> {
         let mut out = Vec::with_capacity(n);
-        self.runs(|r| {
-            let end = |at: usize, step: usize| at + (r.len - 1) * step + 1;
-            let (x, y) = (&x[r.a..end(r.a, r.step.0)], &y[r.b..end(r.b, r.step.1)]);
-            match r.step {
-                (1, 1) => out.extend(x.iter().zip(y).map(|(&x, &y)| f(x, y))),
-                (1, 0) => out.extend(x.iter().map(|&x| f(x, y[0]))),
-                (0, 1) => out.extend(y.iter().map(|&y| f(x[0], y))),
-                (0, 0) => out.extend((0..r.len).map(|_| f(x[0], y[0]))),
-                (i, j) => out.extend((0..r.len).map(|k| f(x[k * i], y[k * j]))),
-            }
-        });
+        self.runs(
+            #[inline(always)]
+            |r| {
+                wide(
+                    #[inline(always)]
+                    || {
+                        let end = |at: usize, step: usize| at + (r.len - 1) * step + 1;
+                        let (x, y) = (&x[r.a..end(r.a, r.step.0)], &y[r.b..end(r.b, r.step.1)]);
+                        match r.step {
+                            (1, 1) => out.extend(x.iter().zip(y).map(|(&x, &y)| f(x, y))),
+                            (1, 0) => out.extend(x.iter().map(|&x| f(x, y[0]))),
+                            (0, 1) => out.extend(y.iter().map(|&y| f(x[0], y))),
+                            (0, 0) => out.extend((0..r.len).map(|_| f(x[0], y[0]))),
+                            (i, j) => out.extend((0..r.len).map(|k| f(x[k * i], y[k * j]))),
+                        }
+                    },
+                )
+            },
+        );
         out
     }
 }
