@@ -1,13 +1,13 @@
 //! How long does a training step take? mlp 784-256-128-10 and lenet, batch 64, float32, Adam, one thread.
 //!
-//! `cargo bench --bench train [STEPS]`. Medians of single steps, and the same products and update alone, to
+//! `cargo bench --bench train [STEPS]`; with PROFILE set, also the time by op kind. Medians of single steps, and the same products and update alone, to
 //! which the step is set in proportion: matrix products by the same library, and a copy of the bytes that the
 //! update moves.
 
 #[path = "../tests/models/mod.rs"]
 mod models;
 
-use mastercast::interp::{Interpreter, Scope, Tensor};
+use mastercast::interp::{Interpreter, Profile, Scope, Tensor};
 use mastercast::ir::Section;
 use models::archive::Archive;
 use std::time::Instant;
@@ -46,6 +46,18 @@ fn main() {
             }
         }
         let (mid, least) = median(times);
+        if std::env::var_os("PROFILE").is_some() {
+            let mut profile = Profile::default();
+            for _ in 0..steps {
+                interp.run_observed(Section::Main, &mut scope, &feeds, &fetch, &mut profile).unwrap();
+            }
+            let mut rows: Vec<_> = profile.kinds.iter().collect();
+            rows.sort_by(|a, b| b.1.time.cmp(&a.1.time));
+            for (kind, cost) in rows.into_iter().take(14) {
+                let us = cost.time.as_secs_f64() * 1e6 / steps as f64;
+                println!("  {kind:34} {us:8.1} us a step");
+            }
+        }
         println!("{name}: {mid:.3} ms a step, least {least:.3}");
     }
 }

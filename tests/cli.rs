@@ -426,6 +426,28 @@ fn run_feeds_fetches_and_keeps_the_cells() {
 }
 
 #[test]
+fn run_watches_ops_pairs_and_costs() {
+    let (_dir, path) = temp();
+    let feed = format!("{path}/batch.safetensors");
+    batch(&feed, &[("x", 8), ("y", 1)]);
+    let ran = job("run", &["--schedule", GOOD, "--feed", &feed, "--trace", "--profile", "--check-nan"]).exits(0);
+    let lines: Vec<&str> = ran.text().lines().collect();
+    let traced = |start: &str, kind: &str| {
+        lines.iter().any(|l| l.starts_with(start) && l.contains(&format!(" {kind} ")) && l.contains(" nan 0 inf 0"))
+    };
+    assert!(traced("step 0 startup: blocks[0].ops[", "fill_constant"), "{}", ran.text());
+    assert!(traced("step 1 main: blocks[0].ops[", "mul"), "{}", ran.text());
+    assert!(lines.iter().any(|l| l.ends_with("  sgd")), "{}", ran.text());
+    ran.says(&["variables held at most "]);
+    // In step through both steps; out of it when nothing brings the loaded values to the masters.
+    let two = ["--feed", &feed, "--steps", "2", "--check-coherence"];
+    job("run", &[&["--schedule", GOOD][..], &two].concat()).exits(0).says(&["4 pairs in step, compared "]);
+    let bad = job("run", &[&["--schedule", STALE][..], &two].concat()).exits(1);
+    bad.says(&["step 1: main: blocks[0].ops[0]", "is not the narrowed", "when main starts"]);
+    job("run", &["--schedule", GOOD, "--feed", &feed, "--memory-limit", "100"]).exits(2).says(&["memory limit"]);
+}
+
+#[test]
 fn run_says_what_is_missing() {
     let (_dir, path) = temp();
     let feed = format!("{path}/batch.safetensors");

@@ -12,6 +12,7 @@ mod render;
 mod rewrite;
 mod run;
 mod show;
+mod watch;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;

@@ -5,6 +5,7 @@ use super::error::{Fault, InterpError};
 use super::files::{DiskFiles, Files};
 use super::kernels::{Kernel, Kernels};
 use super::machine::{Dispatch, Machine, Options, Plan, RunStats};
+use super::observe::Observer;
 use super::scope::Scope;
 use super::tensor::Tensor;
 use crate::entity::EntityId;
@@ -111,16 +112,44 @@ impl<'p> Interpreter<'p> {
         feeds: &[(String, Tensor)],
         fetch: &[&str],
     ) -> Result<Outputs, InterpError> {
+        self.observed(section, scope, feeds, fetch, None)
+    }
+
+    /// The same, with an observer that sees every op before and after it runs, and may stop the run.
+    pub fn run_observed(
+        &mut self,
+        section: Section,
+        scope: &mut Scope,
+        feeds: &[(String, Tensor)],
+        fetch: &[&str],
+        observer: &mut dyn Observer,
+    ) -> Result<Outputs, InterpError> {
+        self.observed(section, scope, feeds, fetch, Some(observer))
+    }
+
+    fn observed(
+        &mut self,
+        section: Section,
+        scope: &mut Scope,
+        feeds: &[(String, Tensor)],
+        fetch: &[&str],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Outputs, InterpError> {
         if self.scope != scope.id() {
             self.slots = self.program.names().iter().map(|(_, text)| scope.slot(text)).collect();
             self.scope = scope.id();
         }
         // What this run makes and no declaration keeps.
+        let mut passing = vec![false; scope.slots()];
         let temporaries: Vec<u32> = std::iter::zip(&self.slots, &self.plan.persistable)
             .filter(|&(&slot, &keep)| !keep && scope.cell(slot).is_none())
             .map(|(&slot, _)| slot)
             .collect();
-        let out = self.run_fed(section, scope, feeds, fetch);
+        temporaries.iter().for_each(|&slot| passing[slot as usize] = true);
+        for name in fetch.iter().filter_map(|name| self.program.names().lookup(name)) {
+            passing[self.slots[name.index()] as usize] = false;
+        }
+        let out = self.run_fed(section, scope, (feeds, fetch), &passing, observer);
         for slot in temporaries {
             scope.take(slot);
         }
@@ -131,8 +160,9 @@ impl<'p> Interpreter<'p> {
         &mut self,
         section: Section,
         scope: &mut Scope,
-        feeds: &[(String, Tensor)],
-        fetch: &[&str],
+        (feeds, fetch): (&[(String, Tensor)], &[&str]),
+        passing: &[bool],
+        observer: Option<&mut dyn Observer>,
     ) -> Result<Outputs, InterpError> {
         let mut machine = Machine {
             program: self.program,
@@ -147,6 +177,8 @@ impl<'p> Interpreter<'p> {
             frame_bytes: 0,
             draws: &mut self.draws,
             given: &self.given,
+            passing,
+            observer: observer.map(|o| o as &mut dyn Observer),
             opened: BTreeMap::new(),
             stats: RunStats::default(),
         };
@@ -154,7 +186,7 @@ impl<'p> Interpreter<'p> {
             machine.feed(name, value)?;
         }
         if let Some(block) = self.program.global_block(section) {
-            machine.run_block(block)?;
+            machine.run_global(block)?;
         }
         let values = fetch
             .iter()

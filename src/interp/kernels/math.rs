@@ -5,8 +5,10 @@ use super::super::error::{Fault, InterpError};
 use super::super::tensor::Tensor;
 use super::Kernel;
 use super::grad::both;
-use super::lanes::{Lanes, float_input, lanes, map, same_dtype};
-use super::transfer::{offsets, strides};
+use super::lanes::{Lanes, float_input, map, same_dtype};
+use super::real::Real;
+use super::transfer::strides;
+use super::walk::Walk;
 use crate::ir::DType;
 
 macro_rules! modulo {
@@ -69,19 +71,17 @@ fn min64(x: f64, y: f64) -> f64 {
     if x < y || x.is_nan() { x } else { y }
 }
 
-/// How two shapes combine: the result's shape, and for each operand the offset of every element
-/// (`None` when it is the result's own order).
+/// How two shapes combine: the result's shape, and each operand's strides over it.
 pub(super) struct Broadcast {
     pub shape: Vec<usize>,
-    pub x: Option<Vec<usize>>,
-    pub y: Option<Vec<usize>>,
+    pub x: Vec<usize>,
+    pub y: Vec<usize>,
 }
 
 impl Broadcast {
-    /// Element `i` of an operand with these offsets.
-    #[inline]
-    pub fn at(of: &Option<Vec<usize>>, i: usize) -> usize {
-        of.as_ref().map_or(i, |o| o[i])
+    /// A walk over both operands.
+    pub fn walk(&self) -> Walk {
+        Walk::new(&self.shape, &self.x, &self.y)
     }
 }
 
@@ -89,7 +89,8 @@ impl Broadcast {
 /// may hang over), then dimensions of 1 stretch.
 pub(super) fn broadcast(cx: &OpCx<'_, '_>, x: &Tensor, y: &Tensor) -> Result<Broadcast, InterpError> {
     if x.shape() == y.shape() {
-        return Ok(Broadcast { shape: x.shape().to_vec(), x: None, y: None });
+        let by = strides(x.shape());
+        return Ok(Broadcast { shape: x.shape().to_vec(), x: by.clone(), y: by });
     }
     let axis = cx.attr_i64("axis", -1)?;
     let bad = || shape_fault("Y", y, format!("does not combine with X of {:?} at axis {axis}", x.shape()));
@@ -123,25 +124,13 @@ pub(super) fn broadcast(cx: &OpCx<'_, '_>, x: &Tensor, y: &Tensor) -> Result<Bro
             _ => return Err(bad()),
         });
     }
-    // Eight bytes an offset; the element itself is at most that.
-    cx.room(DType::F64, &shape)?;
-    let index = |dims: &[usize]| {
-        if *dims == shape[..] {
-            return None;
-        }
+    super::super::tensor::count(&shape)?;
+    let by = |dims: &[usize]| {
         let mut by = strides(dims);
         by.iter_mut().zip(dims).for_each(|(s, &d)| *s *= usize::from(d != 1));
-        Some(offsets(&shape, &by, 0))
+        by
     };
-    let (x, y) = (index(&xs), index(&ys));
-    Ok(Broadcast { shape, x, y })
-}
-
-fn zip<T: Copy, U>(b: &Broadcast, n: usize, x: &[T], y: &[T], f: impl Fn(T, T) -> U) -> Vec<U> {
-    match (&b.x, &b.y) {
-        (None, None) => x.iter().zip(y).map(|(&x, &y)| f(x, y)).collect(),
-        _ => (0..n).map(|i| f(x[Broadcast::at(&b.x, i)], y[Broadcast::at(&b.y, i)])).collect(),
-    }
+    Ok(Broadcast { x: by(&xs), y: by(&ys), shape })
 }
 
 fn operands(cx: &OpCx<'_, '_>) -> Result<(Tensor, Tensor, Broadcast, usize), InterpError> {
@@ -159,15 +148,16 @@ fn binary(
     ints: impl Fn(i64, i64) -> Option<i64>,
 ) -> Result<(), InterpError> {
     let (x, y, b, n) = operands(cx)?;
-    let out = match (lanes(&x), lanes(&y)) {
-        (Lanes::F32(x), Lanes::F32(y)) => Lanes::F32(zip(&b, n, &x, &y, f32s)),
-        (Lanes::F64(x), Lanes::F64(y)) => Lanes::F64(zip(&b, n, &x, &y, f64s)),
+    let walk = b.walk();
+    let out = match x.dtype() {
+        DType::F64 => f64::tensor(walk.zip(n, &f64::read(&x), &f64::read(&y), f64s), x.dtype(), &b.shape)?,
+        d if d.is_float() => f32::tensor(walk.zip(n, &f32::read(&x), &f32::read(&y), f32s), d, &b.shape)?,
         _ => {
-            let out: Option<Vec<i64>> = zip(&b, n, &x.to_i64_vec(), &y.to_i64_vec(), ints).into_iter().collect();
-            Lanes::Int(out.ok_or_else(|| Fault::Arithmetic { what: "integer division by zero".into() })?)
+            let out: Option<Vec<i64>> = walk.zip(n, &x.to_i64_vec(), &y.to_i64_vec(), ints).into_iter().collect();
+            let out = out.ok_or_else(|| Fault::Arithmetic { what: "integer division by zero".into() })?;
+            Lanes::Int(out).tensor(x.dtype(), &b.shape)?
         }
     };
-    let out = out.tensor(x.dtype(), &b.shape)?;
     cx.set("Out", out)
 }
 
@@ -193,8 +183,8 @@ fn compare(
 ) -> Result<(), InterpError> {
     let (x, y, b, n) = operands(cx)?;
     let out = match x.dtype().is_float() {
-        true => zip(&b, n, &x.to_f64_vec(), &y.to_f64_vec(), floats),
-        false => zip(&b, n, &x.to_i64_vec(), &y.to_i64_vec(), ints),
+        true => b.walk().zip(n, &f64::read(&x), &f64::read(&y), floats),
+        false => b.walk().zip(n, &x.to_i64_vec(), &y.to_i64_vec(), ints),
     };
     let out = Tensor::new(&b.shape, out)?;
     cx.set("Out", out)
@@ -202,7 +192,7 @@ fn compare(
 
 fn logical(cx: &mut OpCx<'_, '_>, f: impl Fn(bool, bool) -> bool) -> Result<(), InterpError> {
     let (x, y, b, n) = operands(cx)?;
-    let out = Tensor::new(&b.shape, zip(&b, n, &x.to_bool_vec(), &y.to_bool_vec(), f))?;
+    let out = Tensor::new(&b.shape, b.walk().zip(n, &x.to_bool_vec(), &y.to_bool_vec(), f))?;
     cx.set("Out", out)
 }
 

@@ -25,6 +25,7 @@ mod scaling;
 mod shape;
 mod sync;
 mod transfer;
+mod walk;
 mod window;
 
 use super::context::OpCx;
@@ -38,7 +39,7 @@ pub type Kernel = fn(&mut OpCx<'_, '_>) -> Result<(), InterpError>;
 
 /// Kernels by op kind.
 ///
-/// The random initialisers (`uniform_random`, `gaussian_random`) draw from this crate's own stream:
+/// The random ops (`uniform_random`, `gaussian_random`, `dropout`) draw from this crate's own stream:
 /// SplitMix64, seeded from the run's seed, the op's `seed` attribute, the FNV-1a hash of the output's
 /// name, and how often this interpreter has drawn for that name. So a value depends on what is
 /// initialised and not on where the op stands, and a pass that moves ops changes nothing.

@@ -82,14 +82,22 @@ impl Pool {
         let mut out = Vec::with_capacity(self.shape.iter().product());
         for plane in x.chunks_exact(self.plane) {
             for (rows, nr) in &self.rows {
+                let (first, last) = (rows.start * self.width, rows.end * self.width);
                 for (cols, nc) in &self.cols {
-                    let lines = rows.clone().map(|r| &plane[r * self.width + cols.start..r * self.width + cols.end]);
+                    let lines = || plane[first..last].chunks_exact(self.width).map(|l| &l[cols.start..cols.end]);
                     out.push(if self.largest {
-                        let mut best = plane[rows.start * self.width + cols.start];
-                        lines.for_each(|l| l.iter().for_each(|&x| best = if x > best || is_nan(x) { x } else { best }));
+                        let mut best = plane[first + cols.start];
+                        for line in lines() {
+                            for &x in line {
+                                best = if x > best || is_nan(x) { x } else { best };
+                            }
+                        }
                         best
                     } else {
-                        let sum = lines.fold(0.0, |s, l| l.iter().fold(s, |s, x| s + x.wide()));
+                        let mut sum = 0.0;
+                        for line in lines() {
+                            line.iter().for_each(|x| sum += x.wide());
+                        }
                         T::of(sum / (nr * nc) as f64)
                     });
                 }

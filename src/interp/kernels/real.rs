@@ -140,6 +140,21 @@ macro_rules! real {
 }
 pub(super) use real;
 
+/// Runs a loop compiled for the widest vectors that this processor has. Elementwise arithmetic gives the same
+/// bits on all of them: nothing is reordered or fused.
+#[inline(always)]
+pub(super) fn wide<R>(f: impl FnOnce() -> R) -> R {
+    struct Loop<F>(F);
+    impl<F: FnOnce() -> R, R> pulp::NullaryFnOnce for Loop<F> {
+        type Output = R;
+        #[inline(always)]
+        fn call(self) -> R {
+            (self.0)()
+        }
+    }
+    pulp::Arch::new().dispatch(Loop(f))
+}
+
 /// The sum, in float64 and index order.
 pub(super) fn sum<T: Real>(v: impl IntoIterator<Item = T>) -> f64 {
     v.into_iter().fold(0.0, |s, x| s + x.wide())
