@@ -9,6 +9,7 @@ mod lower;
 mod manager;
 mod master_casts;
 pub mod precision;
+pub mod train_precision;
 mod resync;
 mod standalone;
 
@@ -17,6 +18,7 @@ pub use lower::Lower;
 pub use manager::{ManagerOptions, PassManager, PassReport, PipelineError, Report};
 pub use master_casts::MasterCasts;
 pub use precision::Precision;
+pub use train_precision::TrainPrecision;
 pub use resync::{OnConflict, Resync};
 pub use standalone::{Standalone, standalone};
 
@@ -110,6 +112,11 @@ pub static PASSES: &[PassEntry] = &[
         name: "precision",
         summary: "rewrites a float32 forward program to mixed precision (O1, O2, OD), as Paddle 2.6.2 does where that is sound",
         make: make::<Precision>,
+    },
+    PassEntry {
+        name: "train-precision",
+        summary: "rewrites a finished float32 training program to mixed precision: forward, backward, loss scaling, optimizer",
+        make: make::<TrainPrecision>,
     },
     PassEntry {
         name: "master-casts",
