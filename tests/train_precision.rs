@@ -3,10 +3,32 @@
 mod training;
 
 use mastercast::paddle::proto::read_program;
+use mastercast::passes::precision::Level;
 use mastercast::passes::{Pass, PassCx};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use training::cases::{cases, read_dir};
-use training::compare::differences;
+use training::cases::{Case, cases, read_dir};
+use training::compare::{differences, faults};
+
+/// Where the rewrite differs from Paddle's, and what is wrong with Paddle's program.
+fn compare(case: &Case) -> (Vec<String>, BTreeSet<&'static str>) {
+    let source = read_program(case.startup.as_deref(), Some(&case.source)).unwrap();
+    let theirs = read_program(case.their_startup.as_deref(), Some(&case.result)).unwrap();
+    let mut ours = source.clone();
+    match case.options.run(&mut ours, &mut PassCx::default()) {
+        Err(e) => (vec![e.to_string()], BTreeSet::new()),
+        Ok(_) => {
+            if std::env::var("MASTERCAST_SHOW").is_ok() {
+                println!("{}", mastercast::text::print(&ours));
+            }
+            let mut reasons = faults(&source, &theirs);
+            if case.options.level == Level::O0 {
+                reasons.insert("level O0 is off");
+            }
+            (differences(&ours, &theirs), reasons)
+        }
+    }
+}
 
 #[test]
 fn a_corpus_is_rewritten_as_paddle_decorates() {
@@ -15,38 +37,37 @@ fn a_corpus_is_rewritten_as_paddle_decorates() {
         return;
     };
     let only = std::env::var("MASTERCAST_ONLY").unwrap_or_default();
-    let (mut files, mut differing) = (0, 0);
+    let mut table: BTreeMap<String, (usize, usize, BTreeMap<&str, usize>)> = BTreeMap::new();
+    let mut unexplained = Vec::new();
     for (model, found) in read_dir(Path::new(&dir)) {
-        for case in cases(&model, &found) {
+        let row = table.entry(model.clone()).or_default();
+        for case in cases(&found) {
             let id = format!("{model}/{}", case.file);
             if !id.contains(&only) {
                 continue;
             }
-            files += 1;
-            let mut ours = read_program(case.startup.as_deref(), Some(&case.source)).unwrap();
-            let theirs = read_program(case.their_startup.as_deref(), Some(&case.result)).unwrap();
-            match case.options.run(&mut ours, &mut PassCx::default()) {
-                Err(e) => {
-                    println!("{id}: {e}");
-                    differing += 1;
-                }
-                Ok(_) => {
-                    let d = differences(&ours, &theirs);
-                    differing += usize::from(!d.is_empty());
-                    if !d.is_empty() {
-                        println!("{id}: {} differ", d.len());
-                        if !only.is_empty() {
-                            for line in d {
-                                println!("    {line}");
-                            }
-                        }
-                    }
-                    if std::env::var("MASTERCAST_SHOW").is_ok() {
-                        println!("{}", mastercast::text::print(&ours));
-                    }
-                }
+            row.0 += 1;
+            let (differing, reasons) = compare(&case);
+            if differing.is_empty() {
+                row.1 += 1;
+                continue;
+            }
+            if !only.is_empty() {
+                println!("{id} {reasons:?}");
+                differing.iter().for_each(|line| println!("    {line}"));
+            }
+            match reasons.first() {
+                Some(reason) => *row.2.entry(reason).or_default() += 1,
+                None => unexplained.push(format!("{id}: {} differ, first {}", differing.len(), differing[0])),
             }
         }
     }
-    println!("{files} files, {differing} differ");
+    println!("{:<20} {:>5} {:>5}  what is wrong with Paddle's program", "model", "files", "equal");
+    for (model, (files, equal, reasons)) in &table {
+        let reasons: Vec<String> = reasons.iter().map(|(r, n)| format!("{r}: {n}")).collect();
+        println!("{model:<20} {files:>5} {equal:>5}  {}", reasons.join("; "));
+    }
+    let sum = |f: fn(&(usize, usize, BTreeMap<&str, usize>)) -> usize| table.values().map(f).sum::<usize>();
+    println!("{:<20} {:>5} {:>5}", "all", sum(|r| r.0), sum(|r| r.1));
+    assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
 }

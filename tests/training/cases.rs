@@ -9,7 +9,6 @@ use std::path::Path;
 
 /// One decorated training program, and the float32 one of the same model and optimizer.
 pub struct Case {
-    pub model: String,
     pub file: String,
     pub startup: Option<Vec<u8>>,
     pub source: Vec<u8>,
@@ -58,15 +57,17 @@ fn options(call: &Value) -> TrainPrecision {
     if let Some(v) = number("decr_ratio") {
         scaling.decr_ratio = v as f32;
     }
+    let level = serde_json::from_value::<Level>(kw["level"].clone()).expect("a level");
     TrainPrecision {
-        level: serde_json::from_value::<Level>(kw["level"].clone()).expect("a level"),
+        level,
         dtype: match kw["dtype"].as_str() {
             Some("float16") => LowType::Float16,
             Some("bfloat16") => LowType::BFloat16,
             other => panic!("dtype {other:?}"),
         },
         promote: flag("use_promote", false),
-        guard: flag("use_amp_guard", false),
+        // Paddle's `decorate` drops the guard at other levels.
+        guard: flag("use_amp_guard", false) && level == Level::O2,
         master_weight: flag("master_weight", true),
         master_grad: flag("master_grad", false),
         loss_scaling: scaling,
@@ -75,7 +76,7 @@ fn options(call: &Value) -> TrainPrecision {
 }
 
 /// The decorated training programs of a model.
-pub fn cases(model: &str, files: &Files) -> Vec<Case> {
+pub fn cases(files: &Files) -> Vec<Case> {
     let Some(config) = files.get("config.json") else { return Vec::new() };
     let config: Value = serde_json::from_slice(config).expect("JSON");
     let bytes = |name: &str| -> Option<Vec<u8>> {
@@ -94,7 +95,6 @@ pub fn cases(model: &str, files: &Files) -> Vec<Case> {
         let Some((source, _)) = config.as_object().expect("an object").iter().find(same) else { continue };
         let (Some(result), Some(main)) = (bytes(file), bytes(source)) else { continue };
         out.push(Case {
-            model: model.to_owned(),
             file: file.clone(),
             startup: bytes(&format!("startup.{source}")),
             source: main,

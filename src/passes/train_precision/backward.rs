@@ -65,9 +65,10 @@ fn copies(before: &Program, work: &Program) -> IndexMap<VarId, CopyRow> {
                 continue;
             }
             let (&[x], &[y]) = (op.input(sym::X), op.output(sym::OUT)) else { continue };
-            let (name, of, result) = if by_name.contains_key(&(block, y)) { (y, x, false) } else { (x, y, true) };
+            // Either the cast makes the copy, or an op does and the cast makes the variable.
+            let (name, of) = if by_name.contains_key(&(block, y)) { (y, x) } else { (x, y) };
             let Some(&var) = by_name.get(&(block, name)) else { continue };
-            let row = CopyRow { of, name, dtype: work.var(var).dtype, block, place: place as i64, result };
+            let row = CopyRow { of, name, dtype: work.var(var).dtype, block, place: place as i64 };
             out.entry(var).or_insert(row);
         }
     }

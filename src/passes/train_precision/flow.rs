@@ -50,8 +50,6 @@ pub(super) struct CopyRow {
     pub block: BlockId,
     /// the place of the cast there
     pub place: i64,
-    /// whether an op writes it, to be cast to the variable
-    pub result: bool,
 }
 
 /// How far the gradient of a copy is.
@@ -167,6 +165,21 @@ impl<'f> Flow<'f> {
     fn part_name(&mut self, of: Name, i: usize) -> Name {
         let text = format!("{}{RENAME}block{}@{i}", self.work.name(of), self.work.block(self.block).index);
         self.work.intern(&text)
+    }
+
+    /// A name for one part more than the program has of a gradient.
+    fn new_part(&mut self, of: Name, from: usize, taken: &FxHashSet<Name>) -> Name {
+        let mut i = from;
+        loop {
+            let name = self.part_name(of, i);
+            if !taken.contains(&name) && self.decls.find(self.block, name).is_none() {
+                if let Some(var) = self.grads.of(of).and_then(|of| self.forward_var(of)) {
+                    self.declare_as(var, name);
+                }
+                return name;
+            }
+            i += 1;
+        }
     }
 
     /// Declares a gradient like a variable of the forward part, in the block at hand.
@@ -362,7 +375,10 @@ impl<'f> Flow<'f> {
                     };
                     if !taken.insert(name) {
                         // One op writes the gradient itself and that of a copy.
-                        name = *args.iter().find(|&&a| !taken.contains(&a)).ok_or(Unsettled(out))?;
+                        name = match args.iter().find(|&&a| !taken.contains(&a)) {
+                            Some(&free) => free,
+                            None => self.new_part(out, args.len(), &taken),
+                        };
                         taken.insert(name);
                     }
                     if !self.name_it(e, name, At::Before(op)) {

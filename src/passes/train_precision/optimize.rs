@@ -24,8 +24,18 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Optimizers that skip a step when told so in host memory, or on the device (Paddle 2.6.2).
 const SKIPS_BY_HOST: &[&str] = &["adam", "adamw"];
 const SKIPS_BY_DEVICE: &[&str] = &["lamb"];
-/// Optimizers whose accumulators have the dtype of a parameter without a master; the others keep float32.
-const NARROW_STATE: &[&str] = &["adadelta", "adagrad", "rmsprop"];
+/// Accumulators that have the dtype of a parameter without a master (kind, slot); the others keep float32.
+const NARROW_STATE: &[(&str, &str)] = &[
+    ("adadelta", "AvgSquaredGrad"),
+    ("adadelta", "AvgSquaredUpdate"),
+    ("adagrad", "Moment"),
+    ("adamax", "Beta1Pow"),
+    // Paddle's main says float32 where startup makes a 16-bit cell; the kernel reads the parameter's type.
+    ("momentum", "Velocity"),
+    ("rmsprop", "MeanGrad"),
+    ("rmsprop", "MeanSquare"),
+    ("rmsprop", "Moment"),
+];
 
 /// One backward pass and the ops behind it.
 #[derive(Default)]
@@ -124,10 +134,25 @@ pub(super) fn rewrite(
     for &op in others.iter().filter(|op| !losses.contains(op)) {
         t.fix(op, &fixed);
     }
+    let mut narrowed = FxHashSet::default();
+    let norms: FxHashSet<Name> = {
+        let ops = steps.iter().flat_map(|s| &s.ops).map(|&op| t.work.op(op));
+        ops.filter(|op| op.kind() == sym::SQUARED_L2_NORM).flat_map(|op| op.output_args()).collect()
+    };
     for step in steps {
-        let mut one = One { options, t: &mut t, kinds: &kinds, plan, fixed: &fixed, renamed: FxHashMap::default() };
+        let mut one = One {
+            options,
+            t: &mut t,
+            kinds: &kinds,
+            plan,
+            fixed: &fixed,
+            renamed: FxHashMap::default(),
+            narrowed: &mut narrowed,
+            norms: &norms,
+        };
         one.step(step, &order);
     }
+    narrow_initialisers(&mut t, &narrowed);
     t.commit(pass)
 }
 
@@ -139,6 +164,10 @@ struct One<'o, 't, 'w> {
     fixed: &'o dyn Fn(&Program, Name) -> bool,
     /// gradients that ops behind read under another name
     renamed: FxHashMap<Name, Name>,
+    /// accumulators that became 16-bit
+    narrowed: &'o mut FxHashSet<Name>,
+    /// results of `squared_l2_norm`
+    norms: &'o FxHashSet<Name>,
 }
 
 impl One<'_, '_, '_> {
@@ -353,19 +382,14 @@ impl One<'_, '_, '_> {
             }
         }
         let r = self.t.work.op(op);
-        let norms = r.kind() == sym::SUM && floats.iter().any(|f| f.3.is_low()) && self.adds_norms(op);
+        let norms = r.kind() == sym::SUM
+            && floats.iter().any(|f| f.3.is_low())
+            && r.input(sym::X).first().is_some_and(|n| self.norms.contains(n));
         if norms {
             self.add_norms(op);
         } else {
             self.t.fix(op, self.fixed);
         }
-    }
-
-    fn adds_norms(&self, op: OpId) -> bool {
-        let r = self.t.work.op(op);
-        let Some(&first) = r.input(sym::X).first() else { return false };
-        let mut before = self.t.work.ops(r.block()).take_while(|o| o.id != op);
-        before.any(|o| o.kind() == sym::SQUARED_L2_NORM && o.output_args().any(|n| n == first))
     }
 
     /// The sum of squared norms: those of 16 bits are added apart and cast to float32.
@@ -417,8 +441,8 @@ impl One<'_, '_, '_> {
         }
         if low && self.options.master_weight {
             self.t.edit.set_attr(op, Attr::new(sym::MULTI_PRECISION, true), "its parameter is of 16 bits");
-        } else if low && NARROW_STATE.contains(&kind.as_str()) {
-            self.narrow_state(op);
+        } else if low {
+            self.narrow_state(op, &kind);
         }
         let Some((host, device)) = found else { return };
         let flag = if SKIPS_BY_HOST.contains(&kind.as_str()) {
@@ -436,18 +460,37 @@ impl One<'_, '_, '_> {
     }
 
     /// Accumulators of a 16-bit parameter without a master, in both programs.
-    fn narrow_state(&mut self, op: OpId) {
+    fn narrow_state(&mut self, op: OpId, kind: &str) {
         let (dtype, r) = (self.t.low, self.t.work.op(op));
-        let state: Vec<Name> = state(self.t.work, r.id);
+        let slots = r.inputs().filter(|s| NARROW_STATE.contains(&(kind, self.t.work.sym(s.name))));
+        let state: Vec<Name> = slots.flat_map(|s| s.args.iter().copied()).collect();
         for name in state {
             for section in Section::ALL {
                 let Some(global) = self.t.work.global_block(section) else { continue };
                 let Some(var) = self.t.var(global, name) else { continue };
-                if self.t.work.var(var).dtype == DType::F32 && self.t.work.shape(var).len() != 1 {
+                if self.t.work.var(var).dtype == DType::F32 {
                     self.t.set_dtype(var, dtype);
+                    self.narrowed.insert(name);
                 }
             }
         }
+    }
+}
+
+/// Initialisers in startup of what was narrowed.
+fn narrow_initialisers(t: &mut Typer<'_>, narrowed: &FxHashSet<Name>) {
+    if narrowed.is_empty() {
+        return;
+    }
+    let ops: Vec<OpId> = {
+        let ops = t.work.section_blocks(Section::Startup).flat_map(|b| t.work.ops(b));
+        let says = |op: &crate::ir::OpRef<'_>| {
+            op.attr(sym::DTYPE).and_then(|v| v.as_int()) == Some(i64::from(DType::F32.code()))
+        };
+        ops.filter(|op| op.output_args().any(|n| narrowed.contains(&n)) && says(op)).map(|op| op.id).collect()
+    };
+    for op in ops {
+        t.edit.set_attr(op, Attr::new(sym::DTYPE, t.low), "initialises an accumulator of 16 bits");
     }
 }
 
