@@ -8,7 +8,7 @@ use mastercast::passes::{Pass, PassCx};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use training::cases::{Case, cases, read_dir};
-use training::compare::{differences, faults};
+use training::compare::{differences, faults, sequence};
 
 /// Where the rewrite differs from Paddle's, and what is wrong with Paddle's program.
 fn compare(case: &Case) -> (Vec<String>, BTreeSet<&'static str>) {
@@ -24,6 +24,14 @@ fn compare(case: &Case) -> (Vec<String>, BTreeSet<&'static str>) {
             let mut reasons = faults(&source, &theirs);
             if case.options.level == Level::O0 {
                 reasons.insert("level O0 is off");
+            }
+            let (a, b) = (sequence(&ours), sequence(&theirs));
+            for (i, (a, b)) in a.iter().zip(&b).enumerate() {
+                if let Some(j) = a.iter().zip(b).position(|(a, b)| a != b)
+                    && differences(&ours, &theirs).is_empty()
+                {
+                    println!("{} block {i} op {j}: {} / {}", case.file, a[j], b[j]);
+                }
             }
             (differences(&ours, &theirs), reasons)
         }

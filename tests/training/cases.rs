@@ -94,11 +94,14 @@ pub fn cases(files: &Files) -> Vec<Case> {
         };
         let Some((source, _)) = config.as_object().expect("an object").iter().find(same) else { continue };
         let (Some(result), Some(main)) = (bytes(file), bytes(source)) else { continue };
+        // Large models come without the startup program of float32 training.
+        let startup = bytes(&format!("startup.{source}"));
+        let their_startup = startup.is_some().then(|| bytes(&format!("startup.{file}"))).flatten();
         out.push(Case {
             file: file.clone(),
-            startup: bytes(&format!("startup.{source}")),
+            startup,
             source: main,
-            their_startup: bytes(&format!("startup.{file}")),
+            their_startup,
             result,
             options: options(call),
         });

@@ -1,7 +1,9 @@
 //! Do two training programs hold the same ops with the same dtypes, and if not, is Paddle's the unsound one?
 
+use mastercast::analysis::effects::Effects;
 use mastercast::ir::{BlockId, DType, OpId, OpRef, Program, Section};
 use mastercast::names::{Name, sym};
+use mastercast::ops::Ops;
 use mastercast::verify::{DeclIndex, EMPTY_VAR};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,6 +65,13 @@ pub fn multiset(program: &Program, section: Section) -> BTreeMap<String, i64> {
     out
 }
 
+/// The ops of main in order.
+pub fn sequence(program: &Program) -> Vec<Vec<String>> {
+    let decls = DeclIndex::new(program);
+    let blocks = program.section_blocks(Section::Main);
+    blocks.map(|b| program.ops(b).map(|op| signature(program, &decls, b, op)).collect()).collect()
+}
+
 /// What one program has more of than the other.
 pub fn differences(ours: &Program, theirs: &Program) -> Vec<String> {
     let mut out = Vec::new();
@@ -86,6 +95,9 @@ pub fn faults(source: &Program, theirs: &Program) -> BTreeSet<&'static str> {
     }
     if lost(source, theirs) {
         out.insert("a block drops a gradient");
+    }
+    if unlisted(theirs) && !unlisted(source) {
+        out.insert("a block reads what its control op does not list");
     }
     let decls = DeclIndex::new(theirs);
     for block in theirs.section_blocks(Section::Main) {
@@ -111,6 +123,18 @@ pub fn faults(source: &Program, theirs: &Program) -> BTreeSet<&'static str> {
         out.insert("startup and main disagree on the dtype of an accumulator");
     }
     out
+}
+
+/// Whether a block of the forward part reads a variable that its control op does not list: no gradient flows there.
+fn unlisted(program: &Program) -> bool {
+    let kinds = Ops::standard().resolve(program);
+    let effects = Effects::new(program, &kinds);
+    let mut ops = program.section_blocks(Section::Main).flat_map(|b| program.ops(b));
+    ops.any(|op| {
+        let listed: BTreeSet<Name> = op.input_args().chain(op.output_args()).collect();
+        !op.kind_str().ends_with("_grad")
+            && op.sub_blocks().any(|b| effects.block(b).reads.iter().any(|n| !listed.contains(n)))
+    })
 }
 
 fn trained(program: &Program) -> BTreeSet<String> {
