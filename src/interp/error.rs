@@ -157,6 +157,16 @@ pub enum Fault {
         /// the variable
         name: String,
     },
+    /// an index (of a gather, an embedding, a class) that is out of range
+    #[error("slot `{slot}`: index {index} is not below {limit}")]
+    Index {
+        /// the slot
+        slot: String,
+        /// the index
+        index: i64,
+        /// how many there are
+        limit: usize,
+    },
     /// arithmetic that has no result (integer division by zero)
     #[error("{what}")]
     Arithmetic {

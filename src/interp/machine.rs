@@ -133,6 +133,8 @@ pub(super) struct Machine<'r> {
     /// bytes of the frames, and of frames that a kernel keeps for later
     pub frame_bytes: u64,
     pub draws: &'r mut FxHashMap<Name, u64>,
+    /// what random ops write instead of drawing
+    pub given: &'r FxHashMap<Name, Tensor>,
     /// checkpoints opened in this run, by path; none that may have been written since
     pub opened: BTreeMap<PathBuf, Arc<dyn Checkpoint>>,
     pub stats: RunStats,

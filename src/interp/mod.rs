@@ -26,9 +26,10 @@
 //!   on a CPU: the `cast` op (and `load_as_fp16`, `save_as_fp16`, `resync`, which stand for a cast)
 //!   narrows towards zero, and `amp_init` does so for bfloat16 (float16 goes through NumPy there, which
 //!   rounds to nearest even). Proofs of coherence are about [`Narrowing::NearestEven`].
-//! - *Bits.* Equal program, scope, options and order of runs give equal bits, on every machine: sums run
-//!   in index order (products in float32, reductions in float64), no fused multiply-add, no threads.
-//!   Elementary functions are those of the platform's Rust `std`.
+//! - *Bits.* Equal program, scope, options and order of runs give equal bits on one machine: reductions run
+//!   in index order (in float64), one thread multiplies matrices. On another machine products may differ in
+//!   their last bits: the library that multiplies (`faer`) picks its kernel by the processor. Elementary
+//!   functions are those of the platform's Rust `std`, and `erf` that of `libm`.
 //! - *Randomness.* The random initialisers draw from a stream of this crate's own, see
 //!   [`kernels`](self::Kernels); it is not Paddle's, so values differ from a Paddle run of the same seed.
 //! - *Bounds.* A run executes at most [`Options::fuel`] ops, holds at most [`Options::memory_limit`] bytes

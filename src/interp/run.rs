@@ -33,6 +33,7 @@ pub struct Interpreter<'p> {
     scope: u64,
     slots: Vec<u32>,
     draws: FxHashMap<Name, u64>,
+    given: FxHashMap<Name, Tensor>,
 }
 
 /// Kernels by a program's symbols.
@@ -59,6 +60,7 @@ impl<'p> Interpreter<'p> {
             scope: 0,
             slots: Vec::new(),
             draws: FxHashMap::default(),
+            given: FxHashMap::default(),
         }
     }
 
@@ -81,6 +83,17 @@ impl<'p> Interpreter<'p> {
     pub fn with_files(mut self, files: impl Files + 'static) -> Self {
         self.files = Box::new(files);
         self
+    }
+
+    /// Lets random ops write this value instead of drawing: `name` is the output of an initialiser, or the
+    /// `Mask` of a dropout (uint8, 1 where an element stays). It holds until another is given. False when the
+    /// program has no such name.
+    pub fn give_draw(&mut self, name: &str, value: Tensor) -> bool {
+        let name = self.program.names().lookup(name);
+        if let Some(name) = name {
+            self.given.insert(name, value);
+        }
+        name.is_some()
     }
 
     /// Runs a section once. An empty section is a run of no ops.
@@ -133,6 +146,7 @@ impl<'p> Interpreter<'p> {
             frames: Vec::new(),
             frame_bytes: 0,
             draws: &mut self.draws,
+            given: &self.given,
             opened: BTreeMap::new(),
             stats: RunStats::default(),
         };

@@ -16,6 +16,8 @@ macro_rules! both {
     };
 }
 
+pub(super) use both;
+
 pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("elementwise_add_grad", |cx| binary(cx, Needs::Shapes, both!(|_x, _y, g| g), both!(|_x, _y, g| g))),
     ("elementwise_sub_grad", |cx| binary(cx, Needs::Shapes, both!(|_x, _y, g| g), both!(|_x, _y, g| -g))),
@@ -147,7 +149,7 @@ pub(super) fn from_f64(v: Vec<f64>, dtype: DType, shape: &[usize]) -> Result<Ten
 }
 
 /// A gradient that is a function of `X` or `Out` (the slot `by`) and of the output's gradient.
-fn unary(
+pub(super) fn unary(
     cx: &mut OpCx<'_, '_>,
     by: &str,
     (f32s, f64s): (impl Fn(f32, f32) -> f32, impl Fn(f64, f64) -> f64),

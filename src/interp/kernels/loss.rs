@@ -98,6 +98,10 @@ fn plain(cx: &OpCx<'_, '_>) -> Result<bool, InterpError> {
     cx.attr_bool("soft_label", false)
 }
 
+/// Paddle 2.6.2's CPU kernel takes no logit to lie further than this below the largest, so that a loss is at
+/// most 64 and the logarithm of the number of classes.
+const LEAST: f32 = -64.0;
+
 fn cross_entropy(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
     let (x, label) = (float_input(cx, "Logits")?, cx.input("Label")?);
     let soft = plain(cx)?;
@@ -109,7 +113,7 @@ fn cross_entropy(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
         let at: Vec<usize> = at.collect();
         let max = at.iter().fold(f32::NEG_INFINITY, |m, &i| if xs[i] > m || xs[i].is_nan() { xs[i] } else { m });
         let sum: f32 = at.iter().map(|&i| (xs[i] - max).exp()).sum();
-        let log = |i: usize| xs[i] - max - sum.ln();
+        let log = |i: usize| (xs[i] - max).max(LEAST) - sum.ln();
         loss[line] = match &target {
             Target::Class(c) => c[line].map_or(0.0, |c| -log(at[c])),
             Target::Soft(w) => at.iter().map(|&i| if w[i] == 0.0 { 0.0 } else { -w[i] * log(i) }).sum(),

@@ -4,9 +4,17 @@ use super::super::context::{OpCx, shape_fault};
 use super::super::error::{Fault, InterpError};
 use super::super::tensor::Tensor;
 use super::Kernel;
+use super::grad::both;
 use super::lanes::{Lanes, float_input, lanes, map, same_dtype};
 use super::transfer::{offsets, strides};
 use crate::ir::DType;
+
+macro_rules! modulo {
+    ($x:expr, $y:expr, $zero:expr) => {{
+        let (y, rest) = ($y, $x % $y);
+        if rest != $zero && (rest < $zero) != (y < $zero) { rest + y } else { rest }
+    }};
+}
 
 pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("elementwise_add", |cx| binary(cx, |x, y| x + y, |x, y| x + y, |x, y| Some(x.wrapping_add(y)))),
@@ -15,6 +23,13 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("elementwise_div", |cx| binary(cx, |x, y| x / y, |x, y| x / y, |x, y| (y != 0).then(|| x.wrapping_div(y)))),
     // Integers go by way of float64, as in Paddle.
     ("elementwise_pow", |cx| binary(cx, f32::powf, f64::powf, |x, y| Some((x as f64).powf(y as f64).round() as i64))),
+    // The sign of the divisor.
+    ("elementwise_mod", |cx| {
+        binary(cx, both!(|x, y| modulo!(x, y, 0.0)).0, both!(|x, y| modulo!(x, y, 0.0)).1, |x, y| match y {
+            0 | -1 => (y != 0).then_some(0),
+            y => Some(modulo!(x, y, 0)),
+        })
+    }),
     ("elementwise_max", |cx| binary(cx, max32, max64, |x, y| Some(x.max(y)))),
     ("elementwise_min", |cx| binary(cx, min32, min64, |x, y| Some(x.min(y)))),
     ("relu", |cx| {

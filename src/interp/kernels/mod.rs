@@ -1,18 +1,31 @@
 //! Which function runs which op kind? One table, filled by the families, open to the outside.
 
+mod activation;
+mod batch_norm;
 mod control;
+mod conv;
+mod gemm;
 mod grad;
 mod init;
 mod io;
+mod join;
 mod lanes;
 mod loss;
 mod math;
 mod matmul;
+mod norm;
 mod optimizer;
+mod optimizer_more;
+mod pick;
+mod pool;
+mod real;
 mod reduce;
+mod rnn;
 mod scaling;
+mod shape;
 mod sync;
 mod transfer;
+mod window;
 
 use super::context::OpCx;
 use super::error::InterpError;
@@ -53,7 +66,17 @@ impl Kernels {
                 reduce::KERNELS,
                 matmul::KERNELS,
                 loss::KERNELS,
+                shape::KERNELS,
+                join::KERNELS,
+                pick::KERNELS,
+                activation::KERNELS,
+                norm::KERNELS,
+                batch_norm::KERNELS,
+                conv::KERNELS,
+                pool::KERNELS,
+                rnn::KERNELS,
                 optimizer::KERNELS,
+                optimizer_more::KERNELS,
                 scaling::KERNELS,
                 io::KERNELS,
                 sync::KERNELS,

@@ -17,15 +17,15 @@ pub(super) const KERNELS: &[(&str, Kernel)] =
 type Result<T> = std::result::Result<T, InterpError>;
 
 /// The parameter to update, or its master.
-struct Target {
+pub(super) struct Target {
     param: Tensor,
     master: bool,
     /// the values that are updated
-    values: Vec<f32>,
+    pub values: Vec<f32>,
 }
 
 impl Target {
-    fn of(cx: &OpCx<'_, '_>) -> Result<Target> {
+    pub fn of(cx: &OpCx<'_, '_>) -> Result<Target> {
         let param = cx.input("Param")?;
         if !matches!(param.dtype(), DType::F16 | DType::BF16 | DType::F32) {
             return Err(dtype_fault("Param", &param, "where float32 or a 16-bit float is needed"));
@@ -51,7 +51,7 @@ impl Target {
     }
 
     /// Another slot's values, one for each element of the parameter.
-    fn beside(&self, cx: &OpCx<'_, '_>, slot: &str) -> Result<(Tensor, Vec<f32>)> {
+    pub fn beside(&self, cx: &OpCx<'_, '_>, slot: &str) -> Result<(Tensor, Vec<f32>)> {
         let t = cx.input(slot)?;
         if !t.dtype().is_float() {
             return Err(dtype_fault(slot, &t, "where a floating type is needed"));
@@ -63,8 +63,14 @@ impl Target {
         Ok((t, values))
     }
 
+    /// Writes new values of state that stands beside the parameter.
+    pub fn keep(&self, cx: &mut OpCx<'_, '_>, slot: &str, like: &Tensor, values: Vec<f32>) -> Result<()> {
+        let t = from_f32(values, like.dtype(), like.shape())?;
+        cx.set(slot, t)
+    }
+
     /// Writes the new values.
-    fn finish(self, cx: &mut OpCx<'_, '_>) -> Result<()> {
+    pub fn finish(self, cx: &mut OpCx<'_, '_>) -> Result<()> {
         let param = from_f32(self.values.clone(), self.param.dtype(), self.param.shape())?;
         if self.master {
             let master = Tensor::new(self.param.shape(), self.values)?;
@@ -75,7 +81,7 @@ impl Target {
 }
 
 /// The first element of a slot, as float32.
-fn number(cx: &OpCx<'_, '_>, slot: &str) -> Result<f32> {
+pub(super) fn number(cx: &OpCx<'_, '_>, slot: &str) -> Result<f32> {
     let t = cx.input(slot)?;
     t.to_f32_vec().first().copied().ok_or_else(|| shape_fault(slot, &t, "where one element is needed"))
 }
@@ -129,8 +135,8 @@ fn momentum(cx: &mut OpCx<'_, '_>) -> Result<()> {
 /// Adam and AdamW. The powers of the betas are those of this step: they are multiplied on afterwards,
 /// unless `use_global_beta_pow`. `lazy_mode` concerns sparse gradients only.
 fn adam(cx: &mut OpCx<'_, '_>, decoupled: bool) -> Result<()> {
-    if cx.opt_input("SkipUpdate")?.is_some_and(|skip| skip.to_bool_vec().first() == Some(&true)) {
-        return skip_update(cx);
+    if skips(cx)? {
+        return Ok(());
     }
     let mut target = Target::of(cx)?;
     let (_, grad) = target.beside(cx, "Grad")?;
@@ -159,11 +165,18 @@ fn adam(cx: &mut OpCx<'_, '_>, decoupled: bool) -> Result<()> {
         }
         *p -= step * (*m1 / (m2.sqrt() + epsilon));
     }
-    let m1 = from_f32(m1, moment1.dtype(), moment1.shape())?;
-    cx.set("Moment1Out", m1)?;
-    let m2 = from_f32(m2, moment2.dtype(), moment2.shape())?;
-    cx.set("Moment2Out", m2)?;
+    target.keep(cx, "Moment1Out", &moment1, m1)?;
+    target.keep(cx, "Moment2Out", &moment2, m2)?;
     if !cx.attr_bool("use_global_beta_pow", false)? {
+        powers(cx, beta1, beta2)?;
+    }
+    target.finish(cx)
+}
+
+/// Multiplies the powers of the betas on.
+pub(super) fn powers(cx: &mut OpCx<'_, '_>, beta1: f32, beta2: f32) -> Result<()> {
+    let (pow1, pow2) = (number(cx, "Beta1Pow")?, number(cx, "Beta2Pow")?);
+    {
         for (slot, out, value) in [("Beta1Pow", "Beta1PowOut", beta1 * pow1), ("Beta2Pow", "Beta2PowOut", beta2 * pow2)]
         {
             let pow = cx.input(slot)?;
@@ -171,11 +184,14 @@ fn adam(cx: &mut OpCx<'_, '_>, decoupled: bool) -> Result<()> {
             cx.set(out, next)?;
         }
     }
-    target.finish(cx)
+    Ok(())
 }
 
-/// A step that is skipped copies all state.
-fn skip_update(cx: &mut OpCx<'_, '_>) -> Result<()> {
+/// Whether the step is skipped; one that is copies all state.
+pub(super) fn skips(cx: &mut OpCx<'_, '_>) -> Result<bool> {
+    if cx.opt_input("SkipUpdate")?.is_none_or(|skip| skip.to_bool_vec().first() != Some(&true)) {
+        return Ok(false);
+    }
     for (slot, out) in [
         ("Param", "ParamOut"),
         ("Moment1", "Moment1Out"),
@@ -189,5 +205,5 @@ fn skip_update(cx: &mut OpCx<'_, '_>) -> Result<()> {
             cx.set(out, value)?;
         }
     }
-    Ok(())
+    Ok(true)
 }

@@ -16,6 +16,10 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("reduce_all", |cx| reduce_bool(cx, true)),
     ("reduce_sum_grad", |cx| reduce_grad(cx, false)),
     ("reduce_mean_grad", |cx| reduce_grad(cx, true)),
+    ("reduce_max", |cx| reduce_best(cx, |x, best| x > best)),
+    ("reduce_min", |cx| reduce_best(cx, |x, best| x < best)),
+    ("reduce_max_grad", reduce_best_grad),
+    ("reduce_min_grad", reduce_best_grad),
     ("mean", mean),
     ("mean_grad", mean_grad),
     ("sum", sum),
@@ -105,6 +109,42 @@ fn reduce_grad(cx: &mut OpCx<'_, '_>, mean: bool) -> Result<(), InterpError> {
         super::lanes::from_f32(r.to.iter().map(|&at| g[at] * by).collect(), dtype, x.shape())?
     };
     cx.set("X@GRAD", out)
+}
+
+/// The largest or smallest; NaN beats all. An axis without elements has none.
+fn reduce_best(cx: &mut OpCx<'_, '_>, beats: fn(f64, f64) -> bool) -> Result<(), InterpError> {
+    let x = cx.input("X")?;
+    let r = reduction(cx, &x)?;
+    let n = super::super::tensor::count(&r.shape)?;
+    if n > 0 && r.each == 0 {
+        return Err(shape_fault("X", &x, "has no elements along the reduced axes"));
+    }
+    // Which element it is: the values themselves keep their type.
+    let (v, mut best) = (x.to_f64_vec(), vec![usize::MAX; n]);
+    for (i, &to) in r.to.iter().enumerate() {
+        let old = best[to];
+        if old == usize::MAX || beats(v[i], v[old]) || v[i].is_nan() {
+            best[to] = i;
+        }
+    }
+    let out = super::transfer::permute(&x, &r.shape, &best)?;
+    cx.set("Out", out)
+}
+
+/// Every element that equals the result gets its gradient.
+fn reduce_best_grad(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
+    let (x, out, g) = (float_input(cx, "X")?, float_input(cx, "Out")?, float_input(cx, "Out@GRAD")?);
+    let r = reduction(cx, &x)?;
+    let n = super::super::tensor::count(&r.shape)?;
+    for (slot, t) in [("Out", &out), ("Out@GRAD", &g)] {
+        if t.len() != n {
+            return Err(shape_fault(slot, t, format!("where {:?} is needed", r.shape)));
+        }
+    }
+    let (x_v, o, gv) = (x.to_f64_vec(), out.to_f64_vec(), g.to_f64_vec());
+    let dx = r.to.iter().zip(&x_v).map(|(&at, &x)| if x == o[at] { gv[at] } else { 0.0 }).collect();
+    let dx = from_f64(dx, x.dtype(), x.shape())?;
+    cx.set("X@GRAD", dx)
 }
 
 /// `mean`: of all elements; the result has no dimensions.
