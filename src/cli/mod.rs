@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done (for `check`: in step), 1 findings about the user's program, 2 could not be done.
 
+mod amp;
 mod check;
 mod diff;
 mod explain;
@@ -75,6 +76,8 @@ enum Command {
     Check(check::Check),
     /// Rewrite a job so that every pair is in step
     Rewrite(rewrite::Rewrite),
+    /// Rewrite a float32 program to mixed precision
+    Amp(amp::Amp),
     /// Run a job in the interpreter
     Run(run::Run),
     /// Print a program in another form
@@ -152,6 +155,7 @@ pub fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Check(c) => c.run(ui),
         Command::Rewrite(c) => c.run(ui),
+        Command::Amp(c) => c.run(ui),
         Command::Run(c) => c.run(ui),
         Command::Show(c) => c.run(ui),
         Command::Diff(c) => c.run(ui),

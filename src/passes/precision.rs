@@ -23,23 +23,28 @@
 //! Only float32 parameters are narrowed. O0 does nothing.
 
 mod apply;
+mod captures;
 mod casts;
 mod decide;
 mod lists;
 mod params;
 mod profile;
+mod report;
 
 pub use apply::cast_attrs;
 pub use casts::{CastOp, Copy, Plan, names as copy_names, plan as plan_casts};
 pub use decide::{Choice, Decision, Decisions, Reason, decide};
-pub use lists::{AmpLists, Effective, Kept as KeptSlots, KindFacts, Kinds};
+pub use lists::{Effective, KindFacts, Kinds};
 pub use params::{Kept, Params};
 pub use profile::{Device, DeviceProfile};
+pub use report::{KeptParam, KindCount, Report, why};
 
 use super::{Pass, PassCx, PassError};
 use crate::diag::{Code, Diagnostic, Place};
 use crate::ir::{DType, EditSummary, Program, Role, Section};
 use crate::names::{Name, sym};
+use crate::ops::{AmpLists, Ops};
+use crate::verify::copied;
 use serde::{Deserialize, Serialize};
 
 /// How far a program goes to 16 bits.
@@ -201,7 +206,7 @@ impl Precision {
                 }
                 if op.kind() == sym::CAST
                     && let (&[x], &[out]) = (op.input(sym::X), op.output(sym::OUT))
-                    && is_copy(program.name(out), program.name(x))
+                    && copied(program.name(out)) == Some(program.name(x))
                 {
                     already.get_or_insert(out);
                 }
@@ -221,14 +226,68 @@ impl Precision {
     }
 }
 
-/// Whether a name is that of a cast's output made by this pass or by Paddle.
-fn is_copy(out: &str, of: &str) -> bool {
-    let Some(rest) = out.strip_prefix(of) else { return false };
-    [".cast_fp16", ".cast_fp32"].iter().any(|s| {
-        rest.strip_prefix(s).is_some_and(|n| {
-            n.is_empty() || n.strip_prefix('.').is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
+/// A rewrite that was done: all that a report or a later pass may ask.
+pub struct Rewritten {
+    /// how each op is computed, and what each variable became
+    pub decisions: Decisions,
+    /// the casts
+    pub plan: Plan,
+    /// the names of [`Plan::copies`]
+    pub names: Vec<Name>,
+    /// what changed
+    pub summary: EditSummary,
+}
+
+impl Precision {
+    /// Rewrites main, when there is something to do.
+    ///
+    /// ```
+    /// use mastercast::ops::Ops;
+    /// use mastercast::passes::Precision;
+    /// use mastercast::passes::precision::Report;
+    /// let (mut program, _) = mastercast::text::parse(r#"program {
+    ///   main {
+    ///     param w : f32[4, 4] persistable
+    ///     var x : f32[4, 4] persistable
+    ///     var y : f32[4, 4]
+    ///     var z : f32[4, 4]
+    ///     (Out: y) = matmul_v2(X: x; Y: w)
+    ///     (Out: z) = exp(X: y)
+    ///   }
+    /// }"#, "job");
+    /// let options = Precision::default(); // O1, float16
+    /// let (_, done) = options.rewrite(&mut program, Ops::standard())?;
+    /// let report = Report::new(&program, &options, &done.unwrap());
+    /// assert_eq!(report.returned, ["w", "x"]);
+    /// assert_eq!((report.casts_to_low, report.casts_to_float32), (2, 1));
+    /// # Ok::<(), mastercast::passes::precision::PrecisionError>(())
+    /// ```
+    pub fn rewrite(&self, program: &mut Program, ops: &Ops) -> Result<(Ready, Option<Rewritten>), PrecisionError> {
+        let (ready, kinds) = self.prepare(program)?;
+        if ready != Ready::Yes {
+            return Ok((ready, None));
+        }
+        let decisions = decide(program, self, kinds);
+        let done = apply::apply(program, ops, decisions, "precision");
+        Ok((ready, Some(done)))
+    }
+}
+
+impl Ready {
+    /// Why nothing is rewritten; `None` when something is.
+    pub fn told(&self, program: &Program) -> Option<String> {
+        Some(match self {
+            Ready::Yes => return None,
+            Ready::Off => "level O0: nothing is rewritten".to_owned(),
+            Ready::Already { copy } => {
+                format!("main is of mixed precision already (`{}`): nothing is rewritten", program.name(*copy))
+            }
+            Ready::NoFloat32 { float64: 0 } => "main computes nothing in float32: nothing is rewritten".to_owned(),
+            Ready::NoFloat32 { float64 } => {
+                format!("main computes in float64 alone ({float64} variables): nothing is rewritten")
+            }
         })
-    })
+    }
 }
 
 impl Pass for Precision {
@@ -241,23 +300,11 @@ impl Pass for Precision {
     }
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
-        let (ready, kinds) =
-            self.prepare(program).map_err(|e| PassError::Refused { pass: "precision", why: e.to_string() })?;
-        let told = match ready {
-            Ready::Yes => {
-                let decisions = decide(program, self, kinds);
-                return Ok(apply::apply(program, cx.ops, &decisions, self.name()));
-            }
-            Ready::Off => "level O0: nothing is rewritten".to_owned(),
-            Ready::Already { copy } => {
-                format!("main is of mixed precision already (`{}`): nothing is rewritten", program.name(copy))
-            }
-            Ready::NoFloat32 { float64: 0 } => "main computes nothing in float32: nothing is rewritten".to_owned(),
-            Ready::NoFloat32 { float64 } => {
-                format!("main computes in float64 alone ({float64} variables): nothing is rewritten")
-            }
-        };
-        cx.diagnostics.push(Diagnostic::new(Code::NothingToNarrow, told, Place::Nowhere));
-        Ok(EditSummary::default())
+        let refused = |e: PrecisionError| PassError::Refused { pass: "precision", why: e.to_string() };
+        let (ready, done) = self.rewrite(program, cx.ops).map_err(refused)?;
+        if let Some(told) = ready.told(program) {
+            cx.diagnostics.push(Diagnostic::new(Code::NothingToNarrow, told, Place::Nowhere));
+        }
+        Ok(done.map(|d| d.summary).unwrap_or_default())
     }
 }

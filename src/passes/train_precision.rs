@@ -29,10 +29,11 @@ pub mod scaling;
 mod split;
 mod typed;
 
-use super::precision::{AmpLists, Device, Level, LowType, Precision, Ready};
+use super::precision::{Device, Level, LowType, Precision, Ready};
 use super::{MasterCasts, Pass, PassCx, PassError};
 use crate::diag::{Code, Diagnostic, Place};
 use crate::ir::{EditSummary, Program};
+use crate::ops::AmpLists;
 use scaling::LossScaling;
 use serde::{Deserialize, Serialize};
 

@@ -88,3 +88,21 @@ pub fn read_dir(dir: &std::path::Path) -> BTreeMap<String, Files> {
     }
     models
 }
+
+/// The files of each model in a packed corpus (`tests/data/scripts/pack_amp.py` has the form).
+pub fn unpack(packed: &[u8]) -> BTreeMap<String, Files> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let mut decoder = ruzstd::decoding::StreamingDecoder::new(packed).expect("zstd");
+    decoder.read_to_end(&mut bytes).expect("zstd");
+    let head = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes")) as usize;
+    let index: Vec<(String, String, usize)> = serde_json::from_slice(&bytes[4..4 + head]).expect("JSON");
+    let mut at = 4 + head;
+    let mut models: BTreeMap<String, Files> = BTreeMap::new();
+    for (model, name, len) in index {
+        models.entry(model).or_default().insert(name, bytes[at..at + len].to_vec());
+        at += len;
+    }
+    assert_eq!(at, bytes.len());
+    models
+}

@@ -5,6 +5,12 @@ use mastercast::ir::{Attr, BlockId, OpId, Program, Section};
 use mastercast::names::sym;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The variable that a copy copies; other names as they are.
+pub fn base(name: &str) -> &str {
+    let at = [".cast_fp16", ".cast_fp32", ".result_fp16", ".result_fp32"].iter().filter_map(|s| name.find(s)).min();
+    at.map_or(name, |at| &name[..at])
+}
+
 /// A cast that a rewrite inserted: operand, result, attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inserted {
@@ -77,7 +83,9 @@ pub struct Difference {
     pub names: BTreeSet<String>,
 }
 
-fn args(program: &Program, op: OpId) -> (Vec<(String, Vec<String>)>, Vec<(String, Vec<String>)>) {
+type Slots = Vec<(String, Vec<String>)>;
+
+fn args(program: &Program, op: OpId) -> (Slots, Slots) {
     let r = program.op(op);
     let slot = |s: mastercast::ir::Slot<'_>| {
         (program.sym(s.name).to_owned(), s.args.iter().map(|&n| program.name(n).to_owned()).collect::<Vec<_>>())
@@ -117,7 +125,17 @@ pub fn compare(ours: &Program, theirs: &Program) -> Vec<Difference> {
             if !same(&x.before, &y.before) {
                 let show = |l: &[Inserted]| l.iter().map(|c| c.out.clone()).collect::<Vec<_>>();
                 what.push(format!("casts before: {:?} / {:?}", show(&x.before), show(&y.before)));
-                names.extend(x.before.iter().chain(&y.before).flat_map(|c| [c.x.clone(), c.out.clone()]));
+                let only = |a: &[Inserted], b: &[Inserted]| {
+                    let b = b.iter().map(|c| (&c.x, &c.out, &c.attrs)).collect::<Vec<_>>();
+                    a.iter().filter(|c| !b.contains(&(&c.x, &c.out, &c.attrs))).map(|c| c.x.clone()).collect::<Vec<_>>()
+                };
+                let before = names.len();
+                names.extend(only(&x.before, &y.before));
+                names.extend(only(&y.before, &x.before));
+                // The same casts in another order.
+                if names.len() == before {
+                    names.insert("the order of casts".to_owned());
+                }
             }
             if !x.after.is_empty() {
                 what.push(format!("casts after: {:?}", x.after.iter().map(|c| c.x.clone()).collect::<Vec<_>>()));
@@ -126,7 +144,7 @@ pub fn compare(ours: &Program, theirs: &Program) -> Vec<Difference> {
             let (p, q) = (args(ours, x.op), args(theirs, y.op));
             if p != q {
                 what.push(format!("arguments: {p:?} / {q:?}"));
-                let flat = |l: &[(String, Vec<String>)]| l.iter().flat_map(|s| s.1.clone()).collect::<BTreeSet<_>>();
+                let flat = |l: &Slots| l.iter().flat_map(|s| s.1.clone()).collect::<BTreeSet<_>>();
                 let (p, q) = (&flat(&p.0) | &flat(&p.1), &flat(&q.0) | &flat(&q.1));
                 names.extend(p.symmetric_difference(&q).cloned());
             }
@@ -136,7 +154,13 @@ pub fn compare(ours: &Program, theirs: &Program) -> Vec<Difference> {
                     p.keys().chain(q.keys()).filter(|k| p.get(k.as_str()) != q.get(k.as_str())).collect();
                 let show = keys.iter().map(|k| format!("{k}: {:?} / {:?}", p.get(k.as_str()), q.get(k.as_str())));
                 what.push(format!("attributes: {}", show.collect::<Vec<_>>().join(", ")));
-                names.extend(args(ours, x.op).1.into_iter().flat_map(|s| s.1));
+                // `in_dtype` is about what is read, the others are about what is written.
+                if keys.iter().any(|k| k.as_str() == "in_dtype") {
+                    names.extend(args(ours, x.op).0.into_iter().flat_map(|s| s.1));
+                }
+                if keys.iter().any(|k| k.as_str() != "in_dtype") {
+                    names.extend(args(ours, x.op).1.into_iter().flat_map(|s| s.1));
+                }
             }
             if !what.is_empty() {
                 let what = format!("{}: {}", ours.op(x.op).kind_str(), what.join("; "));

@@ -1,16 +1,15 @@
-//! How do decisions and casts get into the program? As queued edits; then control ops list what their blocks read.
+//! How do decisions and casts get into the program? As queued edits, committed once; the lists of control ops follow.
 
+use super::Rewritten;
+use super::captures;
 use super::casts::{self, Plan};
 use super::decide::{Choice, Decisions, is_float_code};
 use crate::analysis::effects::Effects;
 use crate::entity::EntityId;
-use crate::ir::{
-    At, Attr, AttrListId, AttrValue, DType, Edit, EditSummary, OpRef, Program, Role, Section, VarDef, VarFlag, VarId,
-    VarKind,
-};
-use crate::names::{Name, Symbol, sym};
-use crate::ops::{Effect, Ops};
-use rustc_hash::{FxHashMap, FxHashSet};
+use crate::ir::{At, Attr, AttrListId, AttrValue, DType, Edit, Program, Role, Section, VarDef, VarFlag, VarKind};
+use crate::names::{Name, sym};
+use crate::ops::Ops;
+use rustc_hash::FxHashMap;
 
 /// The attributes of a cast, as PaddlePaddle 2.6.2 writes them.
 pub fn cast_attrs(from: DType, to: DType, device: &str, role: Role) -> Vec<Attr> {
@@ -27,25 +26,25 @@ pub fn cast_attrs(from: DType, to: DType, device: &str, role: Role) -> Vec<Attr>
 }
 
 /// Rewrites main.
-pub(super) fn apply(program: &mut Program, ops: &Ops, decisions: &Decisions, pass: &str) -> EditSummary {
+pub(super) fn apply(program: &mut Program, ops: &Ops, decisions: Decisions, pass: &str) -> Rewritten {
     let kinds = ops.resolve(program);
-    let (plan, reads) = {
+    let (plan, lists) = {
         let effects = Effects::new(program, &kinds);
-        (casts::plan(program, &effects, decisions), captured(program, &effects))
+        (casts::plan(program, &effects, &decisions), captures::read(program, &effects))
     };
-    let names = casts::names(program, decisions, &plan);
+    let names = casts::names(program, &decisions, &plan);
     let mut edit = Edit::new();
-    declare(program, decisions, &plan, &names, &mut edit);
-    insert(program, decisions, &plan, &names, &mut edit);
+    declare(program, &decisions, &plan, &names, &mut edit);
+    insert(program, &decisions, &plan, &names, &mut edit);
     for &(op, place, copy) in &plan.args {
         edit.set_arg(op, place, names[copy as usize], "");
     }
-    attributes(program, decisions, &plan, &names, &mut edit);
+    attributes(program, &decisions, &plan, &mut edit);
     let mut summary = edit.commit(program, pass);
-    if !reads.is_empty() && !plan.copies.is_empty() {
-        summary.merge(capture(program, ops, &plan, &names, &reads, pass));
+    if !plan.copies.is_empty() {
+        summary.merge(captures::update(program, &plan, &names, &lists, pass));
     }
-    summary
+    Rewritten { decisions, plan, names, summary }
 }
 
 /// New dtypes of old declarations, and the copies.
@@ -100,8 +99,7 @@ fn insert(program: &mut Program, decisions: &Decisions, plan: &Plan, names: &[Na
 }
 
 /// `in_dtype`, `out_dtype` and `dtype` of ops follow what they compute in; a cast of the user's says what it reads.
-fn attributes(program: &Program, decisions: &Decisions, plan: &Plan, names: &[Name], edit: &mut Edit) {
-    let _ = names;
+fn attributes(program: &Program, decisions: &Decisions, plan: &Plan, edit: &mut Edit) {
     let mut cast_inputs: FxHashMap<crate::ir::OpId, DType> = FxHashMap::default();
     for &(op, place, copy) in &plan.args {
         if place == 0 && program.op(op).kind() == sym::CAST {
@@ -141,72 +139,4 @@ fn attributes(program: &Program, decisions: &Decisions, plan: &Plan, names: &[Na
             }
         }
     }
-}
-
-/// What the blocks of each control op read from outside.
-type Reads = Vec<(crate::ir::OpId, FxHashSet<Name>)>;
-
-fn captured(program: &Program, effects: &Effects<'_>) -> Reads {
-    let mut all = Vec::new();
-    if program.section(Section::Main).blocks.len() < 2 {
-        return all;
-    }
-    for op in program.section_blocks(Section::Main).flat_map(|b| program.ops(b)) {
-        if op.has_sub_blocks() && matches!(effects.effect(op), Effect::Cond | Effect::While) {
-            all.push((op.id, op.sub_blocks().flat_map(|b| effects.block(b).reads.iter().copied()).collect()));
-        }
-    }
-    all
-}
-
-/// The slot in which a control op lists what its blocks read.
-pub(crate) fn capture_slot(op: OpRef<'_>) -> Symbol {
-    if op.kind() == sym::WHILE || op.input(sym::INPUT).is_empty() && !op.input(sym::X).is_empty() {
-        sym::X
-    } else {
-        sym::INPUT
-    }
-}
-
-/// Lists the copies that blocks read among the inputs of their control ops, and no more what they read no more.
-fn capture(program: &mut Program, ops: &Ops, plan: &Plan, names: &[Name], before: &Reads, pass: &str) -> EditSummary {
-    let of: FxHashMap<Name, VarId> = names.iter().zip(&plan.copies).map(|(&n, c)| (n, c.of)).collect();
-    let kinds = ops.resolve(program);
-    let effects = Effects::new(program, &kinds);
-    let mut edit = Edit::new();
-    for (id, old) in before {
-        let op = program.op(*id);
-        let slot = capture_slot(op);
-        let list = op.input(slot);
-        let mut reads: FxHashSet<Name> = FxHashSet::default();
-        let (mut added, mut writes) = (Vec::new(), FxHashSet::default());
-        for sub in op.sub_blocks() {
-            writes.extend(effects.block(sub).writes.iter().copied());
-            for &name in &effects.block(sub).reads {
-                if reads.insert(name) && of.contains_key(&name) && !list.contains(&name) {
-                    added.push(name);
-                }
-            }
-        }
-        let mut new: Vec<Name> = Vec::with_capacity(list.len() + added.len());
-        for &name in list {
-            if reads.contains(&name) || writes.contains(&name) || !old.contains(&name) {
-                new.push(name);
-            } else if let Some(i) = added.iter().position(|n| program.var(of[n]).name == name) {
-                new.push(added.remove(i));
-            }
-        }
-        new.extend(added);
-        if new == list {
-            continue;
-        }
-        let mut inputs: Vec<(Symbol, Vec<Name>)> = op.inputs().map(|s| (s.name, s.args.to_vec())).collect();
-        match inputs.iter_mut().find(|(s, _)| *s == slot) {
-            Some((_, args)) => *args = new,
-            None => inputs.push((slot, new)),
-        }
-        let outputs = op.outputs().map(|s| (s.name, s.args.to_vec())).collect();
-        edit.set_slots(*id, inputs, outputs, "lists what its blocks read");
-    }
-    edit.commit(program, pass)
 }

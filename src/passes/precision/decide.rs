@@ -91,6 +91,8 @@ pub struct Decisions {
     pub(super) ops: Vec<Decision>,
     pub(super) dtypes: Vec<DType>,
     pub(super) returned: Vec<bool>,
+    /// by declaration: the first op of its block that writes it (O1 and OD without promotion)
+    pub(super) producer: Vec<Option<OpId>>,
     /// what the parameters become, and why
     pub params: Params,
     /// the lists by symbol
@@ -339,11 +341,11 @@ pub fn decide(program: &Program, options: &Precision, kinds: Kinds) -> Decisions
             state.ops[op.id.index()] = decision;
         }
     }
-    let State { look: Lookup { kinds, decls, sorted, .. }, dtypes, mut returned, ops, .. } = state;
+    let State { look: Lookup { kinds, decls, sorted, .. }, dtypes, mut returned, ops, producer, .. } = state;
     for (r, &kept) in returned.iter_mut().zip(&params.must_stay) {
         *r &= !kept;
     }
-    Decisions { ops, dtypes, returned, params, kinds, decls, low, sorted }
+    Decisions { ops, dtypes, returned, producer, params, kinds, decls, low, sorted }
 }
 
 impl<'p> State<'_, 'p> {
