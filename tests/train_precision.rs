@@ -28,7 +28,8 @@ fn rewrite(case: &Case) -> Result<(Program, Program, Program), String> {
         return Err("changed at O0, or not elsewhere".to_owned());
     }
     let found = verify(&ours, Checks::ALL.without(Checks::READS));
-    let errors: Vec<String> = found.iter().filter(|d| d.severity == Severity::Error).map(|d| d.message.clone()).collect();
+    let errors: Vec<String> =
+        found.iter().filter(|d| d.severity == Severity::Error).map(|d| d.message.clone()).collect();
     if !errors.is_empty() {
         return Err(format!("does not verify: {}", errors.join("; ")));
     }

@@ -3,7 +3,6 @@
 //! Both run in this crate's interpreter from the same values. Where Paddle's program is unsound (see
 //! `train_precision.rs`), the losses of ours must stay near the float32 run.
 
-#[allow(dead_code, reason = "another test uses the rest")]
 mod models;
 #[allow(dead_code, reason = "another test uses the rest")]
 mod parity;
@@ -168,7 +167,9 @@ fn three_steps_are_the_same_bits() {
                 Err(e) => failed.push(format!("{id}: {e}")),
             }
         }
-        println!("{model:<18} equal {equal:>3}   Paddle's unsound {near:>3}, ours from float32 {worst:.0e}   {skipped:?}");
+        println!(
+            "{model:<18} equal {equal:>3}   Paddle's unsound {near:>3}, ours from float32 {worst:.0e}   {skipped:?}"
+        );
         all += equal;
     }
     println!("{all} programs compute the same bits");

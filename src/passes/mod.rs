@@ -9,18 +9,18 @@ mod lower;
 mod manager;
 mod master_casts;
 pub mod precision;
-pub mod train_precision;
 mod resync;
 mod standalone;
+pub mod train_precision;
 
 pub use load_order::LoadOrder;
 pub use lower::Lower;
 pub use manager::{ManagerOptions, PassManager, PassReport, PipelineError, Report};
 pub use master_casts::MasterCasts;
 pub use precision::Precision;
-pub use train_precision::TrainPrecision;
 pub use resync::{OnConflict, Resync};
 pub use standalone::{Standalone, standalone};
+pub use train_precision::TrainPrecision;
 
 use crate::diag::Diagnostics;
 use crate::ir::{EditSummary, Program};

@@ -27,6 +27,8 @@ mod matching;
 mod optimize;
 pub mod scaling;
 mod split;
+mod state;
+mod steps;
 mod typed;
 
 use super::precision::{Device, Level, LowType, Precision, Ready};
@@ -104,6 +106,12 @@ pub enum TrainError {
     /// there is nothing to train
     #[error("main has no gradient ops; for a forward program use the pass `precision`")]
     NotTraining,
+    /// an optimizer updates a parameter of which the backward pass makes no gradient under Paddle's names
+    #[error("no gradient op makes a gradient of `{param}`, which an optimizer updates: it cannot be unscaled")]
+    Untraced {
+        /// the parameter
+        param: String,
+    },
     /// a gradient is read that would no longer be written
     #[error("the gradient `{name}` is used in a way that is not understood (by {kind}, op {index} of block {block})")]
     Gradient {
@@ -139,9 +147,8 @@ impl Pass for TrainPrecision {
                 Some(format!("main is of mixed precision already (`{}`): nothing is rewritten", program.name(copy)))
             }
             Ready::NoFloat32 { .. } => Some("the forward part computes nothing in float32".to_owned()),
-            Ready::Yes => split::scaled(program).map(|op| {
-                format!("main is of mixed precision already ({op}): nothing is rewritten")
-            }),
+            Ready::Yes => split::scaled(program)
+                .map(|op| format!("main is of mixed precision already ({op}): nothing is rewritten")),
         };
         if let Some(told) = told {
             cx.diagnostics.push(Diagnostic::new(Code::NothingToNarrow, told, Place::Nowhere));
@@ -155,9 +162,9 @@ impl Pass for TrainPrecision {
         let backward::Backward { summary: done, others } =
             backward::rewrite(program, &mut work, &aside, self.name()).map_err(|e| refused(&e))?;
         summary.merge(done);
-        summary.merge(optimize::rewrite(self, program, &mut work, cx, &others, self.name()));
+        summary.merge(optimize::rewrite(self, program, &mut work, cx, &others, self.name()).map_err(|e| refused(&e))?);
         summary.merge(MasterCasts::default().run(&mut work, cx)?);
-        summary.merge(optimize::rekey(&mut work, cx, self.name()));
+        summary.merge(state::rekey(&mut work, cx, self.name()));
         *program = work;
         Ok(summary)
     }

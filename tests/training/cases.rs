@@ -38,7 +38,13 @@ fn options(call: &Value) -> TrainPrecision {
     if let Some(pure) = kw["use_pure_fp16"].as_bool() {
         // The older form: the optimizer's own multi_precision is kept, and the guard is on with pure float16.
         let level = if pure { Level::O2 } else { Level::O1 };
-        return TrainPrecision { level, guard: pure, master_weight: false, loss_scaling: LossScaling::legacy(), ..base };
+        return TrainPrecision {
+            level,
+            guard: pure,
+            master_weight: false,
+            loss_scaling: LossScaling::legacy(),
+            ..base
+        };
     }
     let mut scaling = LossScaling { dynamic: kw["use_dynamic_loss_scaling"].as_bool(), ..LossScaling::default() };
     let number = |name: &str| kw[name].as_f64();
@@ -97,14 +103,7 @@ pub fn cases(files: &Files) -> Vec<Case> {
         // Large models come without the startup program of float32 training.
         let startup = bytes(&format!("startup.{source}"));
         let their_startup = startup.is_some().then(|| bytes(&format!("startup.{file}"))).flatten();
-        out.push(Case {
-            file: file.clone(),
-            startup,
-            source: main,
-            their_startup,
-            result,
-            options: options(call),
-        });
+        out.push(Case { file: file.clone(), startup, source: main, their_startup, result, options: options(call) });
     }
     out
 }

@@ -169,7 +169,7 @@ fn lost(source: &Program, theirs: &Program) -> bool {
     let (a, b) = (control(source), control(theirs));
     let is = |x: &str, y: &str| y == x || y.strip_prefix(x).is_some_and(|rest| rest.starts_with(".cast_fp"));
     a.len() != b.len()
-        || a.iter().zip(&b).any(|(a, b)| {
-            a.iter().filter(|(_, has)| *has).any(|(x, _)| !b.iter().any(|(y, has)| *has && is(x, y)))
-        })
+        || a.iter()
+            .zip(&b)
+            .any(|(a, b)| a.iter().filter(|(_, has)| *has).any(|(x, _)| !b.iter().any(|(y, has)| *has && is(x, y))))
 }

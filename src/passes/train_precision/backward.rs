@@ -1,14 +1,12 @@
 //! What do gradient ops read and write once the forward part is of mixed precision?
 
+use super::TrainError;
 use super::flow::{CopyRow, CopyState, Entry, Flow, Insert, Part, Unsettled};
 use super::grads::{self, Grads};
 use super::matching::{self, Match, Region, is_empty};
 use super::split::Aside;
-use super::TrainError;
 use crate::entity::EntityId;
-use crate::ir::{
-    At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, OpId, OpRef, Program, Role, Section, VarId,
-};
+use crate::ir::{At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, OpId, OpRef, Program, Role, Section, VarId};
 use crate::names::{Name, Symbol, sym};
 use crate::passes::precision::cast_attrs;
 use indexmap::IndexMap;
@@ -23,12 +21,7 @@ pub(super) struct Backward {
 }
 
 /// Rewrites the backward ops of main.
-pub(super) fn rewrite(
-    before: &Program,
-    work: &mut Program,
-    aside: &Aside,
-    pass: &str,
-) -> Result<Backward, TrainError> {
+pub(super) fn rewrite(before: &Program, work: &mut Program, aside: &Aside, pass: &str) -> Result<Backward, TrainError> {
     let grads = Grads::new(before);
     let blocks: Vec<BlockId> = work.section_blocks(Section::Main).collect();
     let Some(&global) = blocks.first() else {
@@ -44,7 +37,15 @@ pub(super) fn rewrite(
     }
     let copies = copies(before, work);
     let flow = Flow::new(before, work, &grads, copies, global);
-    let mut walk = Walk { flow, regions, symbols, others: Vec::new(), moved: Vec::new() };
+    let mut walk = Walk {
+        flow,
+        regions,
+        symbols,
+        others: Vec::new(),
+        overwritten: FxHashSet::default(),
+        renewed: FxHashMap::default(),
+        moved: Vec::new(),
+    };
     for &block in &blocks {
         walk.block(block)?;
     }
@@ -81,6 +82,10 @@ struct Walk<'f> {
     /// by symbol: what stands before `@GRAD` in it
     symbols: Vec<Option<Symbol>>,
     others: Vec<OpId>,
+    /// what an earlier optimizer wrote: copies of that are old
+    overwritten: FxHashSet<Name>,
+    /// copies that were made anew in the region at hand
+    renewed: FxHashMap<Name, Name>,
     /// casts that make the gradient of a parameter
     moved: Vec<(usize, OpId)>,
 }
@@ -104,6 +109,8 @@ impl Walk<'_> {
                 std::mem::take(&mut self.flow.defs),
                 std::mem::take(&mut self.flow.states),
             );
+            self.overwritten.extend(&region.written);
+            self.renewed.clear();
             let done = self.region(&region, &mut inner);
             (self.flow.block, self.flow.defs, self.flow.states) = saved;
             done?;
@@ -224,7 +231,12 @@ impl Walk<'_> {
                     if out == of { name } else { self.result(region, op, name, out) }
                 } else {
                     let outs = before.op(forward).output(slot);
-                    self.now(forward, outs.get(at) == Some(&name), slot, at, name)
+                    let new = self.now(forward, outs.get(at) == Some(&name), slot, at, name);
+                    if new != name && self.overwritten.contains(&name) {
+                        self.renew(region, op, name, new)
+                    } else {
+                        new
+                    }
                 };
                 if new != name {
                     self.flow.slots(op).inputs[i].1[at] = new;
@@ -272,6 +284,24 @@ impl Walk<'_> {
         state.parts.push(part);
         state.spare.get_or_insert(name);
         self.flow.defs.insert(name, if own { vec![Entry::Copy(copy)] } else { Vec::new() });
+    }
+
+    /// A copy of what an optimizer wrote since the forward part made one: the program reads the new value.
+    fn renew(&mut self, region: &Region, op: OpId, name: Name, copy: Name) -> Name {
+        if let Some(&new) = self.renewed.get(&copy) {
+            return new;
+        }
+        let Some(var) = self.flow.decls.find(region.forward, copy) else { return copy };
+        let Some(to) = self.flow.copies.get(&var).map(|c| c.dtype) else { return copy };
+        let text = self.flow.work.name(copy).to_owned();
+        let new = self.flow.work.fresh_name(&text);
+        self.flow.declare_as(var, new);
+        let from = if to == DType::F32 { self.low() } else { DType::F32 };
+        let mut cast = crate::ir::NewOp::new(sym::CAST).input(sym::X, [name]).output(sym::OUT, [new]);
+        cast.attrs = cast_attrs(from, to, "", Role::BACKWARD);
+        self.flow.insert(At::Before(op), cast);
+        self.renewed.insert(copy, new);
+        new
     }
 
     /// The gradient of what an op writes to be cast to the variable.

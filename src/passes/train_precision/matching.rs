@@ -32,25 +32,29 @@ pub(super) struct Region {
     pub matched: Vec<Match>,
     /// for each op, the place in the forward block down to which gradients are complete before it
     pub level: Vec<i64>,
+    /// what optimizer ops wrote since the region before
+    pub written: Vec<Name>,
 }
 
 /// The regions of a block, in order.
 pub(super) fn regions(program: &Program, work: &Program, aside: &Aside, grads: &Grads, block: BlockId) -> Vec<Region> {
-    let mut runs: Vec<Vec<OpId>> = vec![Vec::new()];
+    let mut runs: Vec<(Vec<OpId>, Vec<Name>)> = vec![Default::default()];
     for op in work.ops(block) {
         let role = op.role().unwrap_or(Role::FORWARD);
         if role.has(Role::OPTIMIZE) {
-            if runs.last().is_some_and(|r| !r.is_empty()) {
-                runs.push(Vec::new());
+            if runs.last().is_some_and(|r| !r.0.is_empty()) {
+                runs.push(Default::default());
             }
+            runs.last_mut().expect("a run").1.extend(op.output_args());
         } else if aside.is_out(op.id) && !role.has(Role::LR_SCHED) {
-            runs.last_mut().expect("a run").push(op.id);
+            runs.last_mut().expect("a run").0.push(op.id);
         }
     }
     let data = work.block(block);
     let forward = data.forward.and_then(|i| work.block_at(Section::Main, i)).unwrap_or(block);
     let table = Writers::new(program, work, aside, forward);
-    runs.into_iter().filter(|r| !r.is_empty()).map(|ops| table.region(program, grads, block, ops)).collect()
+    let regions = runs.into_iter().filter(|r| !r.0.is_empty());
+    regions.map(|(ops, written)| Region { written, ..table.region(program, grads, block, ops) }).collect()
 }
 
 /// The forward ops of a block by what they write.
@@ -99,7 +103,7 @@ impl Writers {
             next = places[i].unwrap_or(next);
             level[i] = next;
         }
-        Region { grads: block, forward: self.forward, ops, matched, level }
+        Region { grads: block, forward: self.forward, ops, matched, level, written: Vec::new() }
     }
 
     fn find(
@@ -113,24 +117,37 @@ impl Writers {
         let read: Vec<Name> = op.input_args().filter_map(|n| grads.of(n)).collect();
         let written: Vec<Name> = op.output_args().filter_map(|n| grads.of(n)).collect();
         let list = self.by_name.get(read.first()?)?;
-        let fits = |&&(place, f): &&(i64, OpId)| {
+        let fits = |&&(_, f): &&(i64, OpId)| {
             let f = program.op(f);
-            place <= cursor
-                && !used.contains(&(f.id, written.first().copied()))
-                && read.iter().all(|&n| f.output_args().any(|m| m == n))
-                && written.iter().all(|&n| f.input_args().any(|m| m == n))
+            !used.contains(&(f.id, written.first().copied()))
+                && all_among(&read, &mut f.output_args())
+                && all_among(&written, &mut f.input_args())
         };
-        let &(place, f) = list.iter().rev().find(fits)?;
+        // Gradient ops stand in reverse order, so that the one is near the end: a look at a few is enough.
+        let end = list.partition_point(|&(place, _)| place <= cursor);
+        let &(place, f) = list[..end].iter().rev().take(CANDIDATES).find(fits)?;
         used.insert((f, written.first().copied()));
         Some((place, f))
     }
 }
 
+/// Forward ops that write one name and are looked at, for one gradient op.
+const CANDIDATES: usize = 64;
+/// Names that are looked up one by one.
+const FEW: usize = 8;
+
+fn all_among(names: &[Name], args: &mut dyn Iterator<Item = Name>) -> bool {
+    if names.len() <= FEW {
+        let args: Vec<Name> = args.collect();
+        return names.iter().all(|n| args.contains(n));
+    }
+    let args: FxHashSet<Name> = args.collect();
+    names.iter().all(|n| args.contains(n))
+}
+
 fn is_sum(grads: &Grads, op: OpRef<'_>) -> bool {
     let &[out] = op.output(sym::OUT) else { return false };
-    op.kind() == sym::SUM
-        && grads.of(out).is_some()
-        && op.input(sym::X).iter().all(|&n| grads.of(n) == grads.of(out))
+    op.kind() == sym::SUM && grads.of(out).is_some() && op.input(sym::X).iter().all(|&n| grads.of(n) == grads.of(out))
 }
 
 /// Whether an argument stands for nothing.

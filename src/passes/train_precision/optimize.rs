@@ -6,19 +6,19 @@
 //! whether to skip the step. Numbers and order are those of PaddlePaddle 2.6.2 (`static/amp/decorator.py`,
 //! `nn/clip.py`, `optimizer/optimizer.py`).
 
-use super::TrainPrecision;
 use super::backward::param_order;
 use super::grads::{GRAD, Grads};
 use super::scaling::{Plan, ScalingCells, any_found, to_host};
+use super::state::narrow_initialisers;
+use super::steps::{Step, steps};
 use super::typed::{Typer, cast};
+use super::{TrainError, TrainPrecision};
 use crate::entity::EntityId;
-use crate::ir::{
-    At, Attr, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, Program, Role, Section, VarDef,
-};
+use crate::ir::{At, Attr, AttrValue, BlockId, DType, EditSummary, NewOp, OpId, Program, Role, Section, VarDef};
 use crate::names::{Name, Symbol, sym};
 use crate::ops::{Effect, Kinds, Wants};
-use crate::passes::precision::Level;
 use crate::passes::PassCx;
+use crate::passes::precision::Level;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Optimizers that skip a step when told so in host memory, or on the device (Paddle 2.6.2).
@@ -37,78 +37,6 @@ const NARROW_STATE: &[(&str, &str)] = &[
     ("rmsprop", "Moment"),
 ];
 
-/// One backward pass and the ops behind it.
-#[derive(Default)]
-struct Step {
-    /// the ops that set the gradient of a loss to a constant
-    losses: Vec<OpId>,
-    /// the last op of the backward pass
-    last: Option<OpId>,
-    /// gradients of parameters, as the backward pass leaves them
-    grads: FxHashMap<Name, Name>,
-    /// ops of the optimizer role, of sub-blocks too, in order
-    ops: Vec<OpId>,
-    /// those of them that update parameters: parameter, gradient
-    params: Vec<(OpId, Vec<Name>, Vec<Name>)>,
-}
-
-fn steps(before: &Program, work: &Program, kinds: &Kinds<'_>, grads: &Grads) -> Vec<Step> {
-    let Some(global) = work.global_block(Section::Main) else { return Vec::new() };
-    let mut all = vec![Step::default()];
-    for op in work.ops(global) {
-        let role = op.role().unwrap_or(Role::FORWARD);
-        let step = all.last_mut().expect("a step");
-        if role.has(Role::BACKWARD) {
-            let step = if step.ops.is_empty() { step } else { all.push_and_get(Step::default()) };
-            step.last = Some(op.id);
-            let fills = op.kind() == sym::FILL_CONSTANT && role.has(Role::LOSS);
-            if fills && op.output(sym::OUT).first().is_some_and(|&n| grads.of(n).is_some()) {
-                step.losses.push(op.id);
-            }
-            for name in op.output_args() {
-                let whole = !work.name(name).contains(super::grads::RENAME);
-                if let Some(of) = grads.of(name).filter(|_| whole) {
-                    step.grads.insert(of, name);
-                }
-            }
-        } else if op.id.index() >= before.op_rows() && role.has(Role::OPTIMIZE) && step.last.is_some() {
-            // A cast of a parameter's gradient, moved there.
-            step.last = Some(op.id);
-            for name in op.output_args() {
-                if let Some(of) = grads.of(name) {
-                    step.grads.insert(of, name);
-                }
-            }
-        } else if role.has(Role::OPTIMIZE) {
-            collect(work, op.id, kinds, step, 0);
-        }
-    }
-    all
-}
-
-trait PushAndGet<T> {
-    fn push_and_get(&mut self, value: T) -> &mut T;
-}
-impl<T> PushAndGet<T> for Vec<T> {
-    fn push_and_get(&mut self, value: T) -> &mut T {
-        self.push(value);
-        self.last_mut().expect("just pushed")
-    }
-}
-
-fn collect(work: &Program, id: OpId, kinds: &Kinds<'_>, step: &mut Step, depth: usize) {
-    let op = work.op(id);
-    step.ops.push(id);
-    if matches!(kinds.get(op.kind()).effect, Effect::Optimizer(_)) {
-        step.params.push((id, op.input(sym::PARAM).to_vec(), op.input(sym::GRAD).to_vec()));
-    }
-    if depth < crate::verify::MAX_NESTING {
-        for sub in op.sub_blocks() {
-            work.block(sub).ops.iter().for_each(|&op| collect(work, op, kinds, step, depth + 1));
-        }
-    }
-}
-
 /// Rewrites losses, what stands between gradients and optimizers, and those; `others` are backward ops that are not
 /// understood.
 pub(super) fn rewrite(
@@ -118,7 +46,7 @@ pub(super) fn rewrite(
     cx: &PassCx<'_>,
     others: &[OpId],
     pass: &str,
-) -> EditSummary {
+) -> Result<EditSummary, TrainError> {
     let low = options.dtype.dtype();
     let grads = Grads::new(work);
     let kinds = cx.ops.resolve(before);
@@ -134,7 +62,7 @@ pub(super) fn rewrite(
     for &op in others.iter().filter(|op| !losses.contains(op)) {
         t.fix(op, &fixed);
     }
-    let mut narrowed = FxHashSet::default();
+    let (mut narrowed, mut marked) = (FxHashSet::default(), FxHashSet::default());
     let norms: FxHashSet<Name> = {
         let ops = steps.iter().flat_map(|s| &s.ops).map(|&op| t.work.op(op));
         ops.filter(|op| op.kind() == sym::SQUARED_L2_NORM).flat_map(|op| op.output_args()).collect()
@@ -148,12 +76,14 @@ pub(super) fn rewrite(
             fixed: &fixed,
             renamed: FxHashMap::default(),
             narrowed: &mut narrowed,
+            marked: &mut marked,
             norms: &norms,
         };
-        one.step(step, &order);
+        one.step(step, &order)?;
     }
     narrow_initialisers(&mut t, &narrowed);
-    t.commit(pass)
+    loss_roles(before, &mut t, &marked);
+    Ok(t.commit(pass))
 }
 
 struct One<'o, 't, 'w> {
@@ -166,34 +96,40 @@ struct One<'o, 't, 'w> {
     renamed: FxHashMap<Name, Name>,
     /// accumulators that became 16-bit
     narrowed: &'o mut FxHashSet<Name>,
+    /// losses that are no longer what is differentiated
+    marked: &'o mut FxHashSet<Name>,
     /// results of `squared_l2_norm`
     norms: &'o FxHashSet<Name>,
 }
 
 impl One<'_, '_, '_> {
-    fn step(&mut self, step: Step, order: &FxHashMap<Name, usize>) {
-        let Some(last) = step.last else { return };
+    fn step(&mut self, step: Step, order: &FxHashMap<Name, usize>) -> Result<(), TrainError> {
+        let Some(last) = step.last else { return Ok(()) };
         let global = self.t.work.op(last).block();
-        let mut cells = None;
-        for &loss in &step.losses {
-            self.loss(global, loss, &mut cells);
-        }
         let mut trained: Vec<(Name, Name)> = Vec::new();
         let mut seen = FxHashSet::default();
-        for &p in step.params.iter().flat_map(|(_, params, _)| params) {
-            if let Some(&g) = step.grads.get(&p)
-                && seen.insert(p)
-            {
-                trained.push((p, g));
+        for &p in step.params.iter().flat_map(|(_, params, _)| params).filter(|&&p| seen.insert(p)) {
+            match step.grads.get(&p) {
+                Some(&g) => trained.push((p, g)),
+                // It would be updated with a gradient that is scaled and never unscaled.
+                None if self.plan.active && !step.losses.is_empty() => {
+                    return Err(TrainError::Untraced { param: self.t.work.name(p).to_owned() });
+                }
+                None => {}
             }
         }
         trained.sort_by_key(|(p, _)| order.get(p).copied().unwrap_or(usize::MAX));
         let at = At::After(last);
+        let mut cells = None;
+        for &loss in &step.losses {
+            // Without an optimizer nobody would unscale the gradients.
+            self.loss(global, loss, &mut cells, self.plan.active && !trained.is_empty());
+        }
         if self.options.master_grad && self.options.level == Level::O2 {
             self.master_grads(global, at, &mut trained);
         }
         let mut found = None;
-        if let Some(cells) = cells.filter(|_| !trained.is_empty()) {
+        if let Some(cells) = cells {
             let skips = |t: &Typer<'_>, list: &[&str]| {
                 step.params.iter().any(|(op, ..)| list.contains(&t.work.op(*op).kind_str()))
             };
@@ -211,36 +147,37 @@ impl One<'_, '_, '_> {
                 self.between(op, &wide);
             }
         }
+        Ok(())
     }
 
     /// Scales a loss, before the op that sets the gradient of the loss.
-    fn loss(&mut self, global: BlockId, fill: OpId, cells: &mut Option<ScalingCells>) {
+    fn loss(&mut self, global: BlockId, fill: OpId, cells: &mut Option<ScalingCells>, scale: bool) {
         let grad = self.t.work.op(fill).output(sym::OUT)[0];
         let text = self.t.work.name(grad).rsplit_once(GRAD).map(|(of, _)| of.to_owned()).unwrap_or_default();
         let Some(loss) = self.t.work.names().lookup(&text) else { return };
         let Some(dtype) = self.t.dtype(global, loss).filter(|&d| self.t.castable(d)) else { return };
-        if dtype == DType::F32 && !self.plan.active {
+        if dtype == DType::F32 && !scale {
             return;
         }
         let before = At::Before(fill);
         let mut top = loss;
         let mut back: Vec<NewOp> = Vec::new();
-        let mut marks = None;
+        let mut marked = false;
         if dtype != DType::F32 {
             let top_text = format!("{text}.cast_fp32");
             top = self.t.declare_like(global, loss, &top_text, DType::F32);
-            let role = if self.plan.active { Role::FORWARD } else { Role::LOSS };
+            let role = if scale { Role::FORWARD } else { Role::LOSS };
             self.t.edit.insert(before, cast(loss, top, dtype, DType::F32, role), "the loss in float32");
-            marks = Some(());
+            marked = true;
             let top_grad = self.t.declare_like(global, loss, &format!("{top_text}{GRAD}"), DType::F32);
             back.push(cast(top_grad, grad, DType::F32, dtype, Role::BACKWARD));
         }
         let mut shape: Option<Vec<i64>> = None;
-        if self.plan.active {
+        if scale {
             let cells = *cells.get_or_insert_with(|| declare_cells(self.t, self.plan));
             let scaled = self.t.declare_like(global, loss, &format!("{text}.scaled"), DType::F32);
             self.t.edit.insert(before, cells.scale_loss(top, scaled), "scales the loss");
-            marks = Some(());
+            marked = true;
             let scaled_grad = self.t.declare_like(global, loss, &format!("{text}.scaled{GRAD}"), DType::F32);
             let x_grad = back.first().map_or(grad, |op| op.inputs[0].1[0]);
             back.insert(0, cells.scale_loss_grad(top, scaled_grad, x_grad));
@@ -258,14 +195,8 @@ impl One<'_, '_, '_> {
         for op in back {
             self.t.edit.insert(At::After(fill), op, "");
         }
-        if marks.is_some() {
-            // The last op made is the one that computes the loss.
-            let makers = self.t.work.ops(global).filter(|op| op.output_args().any(|n| n == loss));
-            let marked: Vec<OpId> =
-                makers.filter(|op| op.role().is_some_and(|r| r == Role::LOSS)).map(|op| op.id).collect();
-            for op in marked {
-                self.t.edit.set_attr(op, Attr::new(sym::OP_ROLE, Role::FORWARD.0), "no longer the loss");
-            }
+        if marked {
+            self.marked.insert(loss);
         }
     }
 
@@ -477,28 +408,19 @@ impl One<'_, '_, '_> {
     }
 }
 
-/// Initialisers in startup of what was narrowed.
-fn narrow_initialisers(t: &mut Typer<'_>, narrowed: &FxHashSet<Name>) {
-    if narrowed.is_empty() {
-        return;
-    }
+/// The role of the loss is that of the op that makes what is differentiated, and of no cast before it.
+fn loss_roles(before: &Program, t: &mut Typer<'_>, marked: &FxHashSet<Name>) {
     let ops: Vec<OpId> = {
-        let ops = t.work.section_blocks(Section::Startup).flat_map(|b| t.work.ops(b));
-        let says = |op: &crate::ir::OpRef<'_>| {
-            op.attr(sym::DTYPE).and_then(|v| v.as_int()) == Some(i64::from(DType::F32.code()))
+        let ops = t.work.section_blocks(Section::Main).flat_map(|b| t.work.ops(b));
+        let ops = ops.filter(|op| op.role() == Some(Role::LOSS));
+        let no_loss = |op: &crate::ir::OpRef<'_>| {
+            op.id.index() >= before.op_rows() || op.output_args().any(|n| marked.contains(&n))
         };
-        ops.filter(|op| op.output_args().any(|n| narrowed.contains(&n)) && says(op)).map(|op| op.id).collect()
+        ops.filter(no_loss).map(|op| op.id).collect()
     };
     for op in ops {
-        t.edit.set_attr(op, Attr::new(sym::DTYPE, t.low), "initialises an accumulator of 16 bits");
+        t.edit.set_attr(op, Attr::new(sym::OP_ROLE, Role::FORWARD.0), "no longer makes the loss");
     }
-}
-
-/// The accumulators of an optimizer op.
-fn state(program: &Program, op: OpId) -> Vec<Name> {
-    let other = [sym::PARAM, sym::GRAD, sym::LEARNING_RATE, sym::MASTER_PARAM, sym::SKIP_UPDATE];
-    let r = program.op(op);
-    r.inputs().filter(|s| !other.contains(&s.name)).flat_map(|s| s.args.iter().copied()).collect()
 }
 
 /// Sets a slot, where its name stands in order when the others do.
@@ -540,55 +462,4 @@ fn declare_cells(t: &mut Typer<'_>, plan: Plan) -> ScalingCells {
         }
     }
     cells
-}
-
-/// Keeps accumulators under the names of masters, in both programs.
-pub(super) fn rekey(work: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
-    let kinds = cx.ops.resolve(work);
-    let mut wanted: Vec<(Name, String)> = Vec::new();
-    let mut seen: FxHashSet<Name> = FxHashSet::default();
-    for op in work.section_blocks(Section::Main).flat_map(|b| work.ops(b)) {
-        if !matches!(kinds.get(op.kind()).effect, Effect::Optimizer(Wants::Master)) {
-            continue;
-        }
-        for (&param, &master) in op.input(sym::PARAM).iter().zip(op.input(sym::MASTER_PARAM)) {
-            let (p, m) = (work.name(param), work.name(master));
-            for name in state(work, op.id) {
-                let text = work.name(name);
-                let rest = text.strip_prefix(p).filter(|r| r.starts_with('_') && !text.starts_with(m));
-                if let Some(rest) = rest
-                    && seen.insert(name)
-                {
-                    wanted.push((name, format!("{m}{rest}")));
-                }
-            }
-        }
-    }
-    let mut to: FxHashMap<Name, Name> = FxHashMap::default();
-    for (name, text) in wanted {
-        if work.names().lookup(&text).is_none() {
-            let new = work.intern(&text);
-            to.insert(name, new);
-        }
-    }
-    let mut edit = Edit::new();
-    if to.is_empty() {
-        return EditSummary::default();
-    }
-    for block in work.block_ids() {
-        for &var in &work.block(block).vars {
-            if let Some(&new) = to.get(&work.var(var).name) {
-                edit.rename(var, new, "kept under the master's name");
-            }
-        }
-        for op in work.ops(block) {
-            for name in op.input_args().chain(op.output_args()) {
-                if let Some(&new) = to.get(&name) {
-                    edit.replace_input(op.id, name, new, "");
-                    edit.replace_output(op.id, name, new, "");
-                }
-            }
-        }
-    }
-    edit.commit(work, pass)
 }

@@ -206,7 +206,6 @@ pub fn any_found(found: Vec<Name>, joined: Name, out: Name) -> [NewOp; 2] {
 
 /// A copy in host memory, where Adam and AdamW look.
 pub fn to_host(found: Name, out: Name) -> NewOp {
-    let op =
-        NewOp::new(sym::MEMCPY).input(sym::X, [found]).output(sym::OUT, [out]).attr(sym::DST_PLACE_TYPE, 0);
+    let op = NewOp::new(sym::MEMCPY).input(sym::X, [found]).output(sym::OUT, [out]).attr(sym::DST_PLACE_TYPE, 0);
     common(op, Role::OPTIMIZE)
 }

@@ -60,9 +60,7 @@ pub(super) fn put_back(work: &mut Program, before: &Program, aside: &Aside) {
         let now = std::mem::take(&mut work.blocks[*block].ops);
         let mut merged = Vec::with_capacity(now.len() + old.len());
         // An inserted op that writes a new variable belongs to the op after it, else to the one before.
-        let leads = |op: OpId| {
-            op.index() >= before.op_rows() && work.op(op).output_args().any(|n| new[n.index()])
-        };
+        let leads = |op: OpId| op.index() >= before.op_rows() && work.op(op).output_args().any(|n| new[n.index()]);
         let mut next = 0;
         for &op in &now {
             if leads(op) || op.index() < before.op_rows() {

@@ -1,7 +1,7 @@
 //! How does an op outside the forward and backward parts compute in one dtype? Through casts of its operands.
 
-use crate::entity::EntityId;
 use super::flow::Slots;
+use crate::entity::EntityId;
 use crate::ir::{At, BlockId, DType, Edit, EditSummary, NewOp, OpId, Program, Role, VarDef, VarFlag, VarId};
 use crate::names::{Name, sym};
 use crate::passes::precision::cast_attrs;
@@ -11,9 +11,26 @@ use rustc_hash::FxHashMap;
 
 /// Kinds whose result has the dtype of their (first) operand, whatever float type that is (Paddle 2.6.2).
 const FOLLOWS: &[&str] = &[
-    "abs", "assign", "clip", "clip_by_norm", "elementwise_add", "elementwise_div", "elementwise_max",
-    "elementwise_min", "elementwise_mul", "elementwise_pow", "elementwise_sub", "fill_any_like", "fill_zeros_like",
-    "get_tensor_from_selected_rows", "merge_selected_rows", "scale", "sign", "sqrt", "square", "squared_l2_norm",
+    "abs",
+    "assign",
+    "clip",
+    "clip_by_norm",
+    "elementwise_add",
+    "elementwise_div",
+    "elementwise_max",
+    "elementwise_min",
+    "elementwise_mul",
+    "elementwise_pow",
+    "elementwise_sub",
+    "fill_any_like",
+    "fill_zeros_like",
+    "get_tensor_from_selected_rows",
+    "merge_selected_rows",
+    "scale",
+    "sign",
+    "sqrt",
+    "square",
+    "squared_l2_norm",
     "sum",
 ];
 
@@ -144,7 +161,11 @@ impl<'t> Typer<'t> {
 
     /// Makes an op compute in the dtype of its X (when its kind follows that) or in float32: other operands are
     /// cast, results get that dtype, or are cast when `fixed` says that their variable keeps its own.
+    /// A control op is left alone; its blocks hold ops of their own.
     pub fn fix(&mut self, op: OpId, fixed: &dyn Fn(&Program, Name) -> bool) {
+        if self.work.op(op).has_sub_blocks() {
+            return;
+        }
         let floats = self.floats(op);
         let (block, role) = {
             let r = self.work.op(op);
@@ -177,7 +198,12 @@ impl<'t> Typer<'t> {
             let base = format!("{}{suffix}", self.work.name(name));
             let result = self.declare_like(block, name, &base, dtype);
             self.edit.insert(At::After(op), cast(result, name, dtype, d, role), "");
-            self.slots(op).outputs.iter_mut().flat_map(|s| s.1.iter_mut()).filter(|n| **n == name).for_each(|n| *n = result);
+            self.slots(op)
+                .outputs
+                .iter_mut()
+                .flat_map(|s| s.1.iter_mut())
+                .filter(|n| **n == name)
+                .for_each(|n| *n = result);
         }
         for attr in [sym::DTYPE, sym::OUT_DTYPE] {
             let r = self.work.op(op);
