@@ -523,7 +523,7 @@ fn shells_complete_every_command() {
 #[test]
 fn help_names_the_exit_codes() {
     let help = run(&["--help"]).exits(0);
-    for command in ["check", "rewrite", "run", "show", "diff", "explain", "passes", "completions"] {
+    for command in ["check", "rewrite", "amp", "run", "show", "diff", "explain", "passes", "completions"] {
         assert!(help.text().contains(&format!("  {command} ")), "{command}");
         run(&[command, "--help"]).exits(0);
     }

@@ -64,9 +64,9 @@ pub struct AmpOptions {
     /// Which kinds have kernels: gpu, cpu, or a profile of your own (TOML or JSON)
     #[arg(long, value_name = "gpu|cpu|FILE", default_value = "gpu")]
     device: String,
-    /// Other op lists than Paddle's (TOML or JSON, the form that `passes --lists` prints)
+    /// Other op lists than Paddle's (TOML or JSON; `passes --lists` prints the form)
     #[arg(long, value_name = "FILE")]
-    lists: Option<PathBuf>,
+    op_lists: Option<PathBuf>,
 }
 
 /// Reads a value from TOML or JSON, told by content.
@@ -104,7 +104,7 @@ impl AmpOptions {
             white: self.white.clone(),
             black: self.black.clone(),
             black_vars: self.black_vars.clone(),
-            lists: match &self.lists {
+            lists: match &self.op_lists {
                 Some(path) => Some(Box::new(read::<AmpLists>(path)?)),
                 None => None,
             },

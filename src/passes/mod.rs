@@ -4,6 +4,7 @@
 //! program that verifies if it got one. The header of each pass says *Before*, *After*, *Preserves*,
 //! *Cost*.
 
+mod cast_cleanup;
 mod load_order;
 mod lower;
 mod manager;
@@ -13,6 +14,7 @@ mod resync;
 mod standalone;
 pub mod train_precision;
 
+pub use cast_cleanup::CastCleanup;
 pub use load_order::LoadOrder;
 pub use lower::Lower;
 pub use manager::{ManagerOptions, PassManager, PassReport, PipelineError, Report};
@@ -132,6 +134,11 @@ pub static PASSES: &[PassEntry] = &[
         name: "resync",
         summary: "brings pairs and derived copies back in step after a load that could not be moved",
         make: make::<Resync>,
+    },
+    PassEntry {
+        name: "cast-cleanup",
+        summary: "removes and merges casts that a rewrite to mixed precision made, and moves them out of loops",
+        make: make::<CastCleanup>,
     },
     PassEntry {
         name: "lower",

@@ -23,7 +23,7 @@
 //! Only float32 parameters are narrowed. O0 does nothing.
 
 mod apply;
-mod captures;
+pub(in crate::passes) mod captures;
 mod casts;
 mod decide;
 mod lists;
@@ -206,9 +206,12 @@ impl Precision {
                 }
                 if op.kind() == sym::CAST
                     && let (&[x], &[out]) = (op.input(sym::X), op.output(sym::OUT))
-                    && copied(program.name(out)) == Some(program.name(x))
                 {
-                    already.get_or_insert(out);
+                    let (x_text, out_text) = (program.name(x), program.name(out));
+                    let result = x_text.strip_prefix(out_text).is_some_and(|s| s.starts_with(".result_fp"));
+                    if result || copied(out_text) == Some(x_text) {
+                        already.get_or_insert(if result { x } else { out });
+                    }
                 }
             }
         }

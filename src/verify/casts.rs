@@ -16,6 +16,7 @@
 
 use super::{Checks, Cx, DeclIndex, MAX_NESTING, OpAt, is_gradient, op_place};
 use crate::analysis::effects::Effects;
+use crate::analysis::numbers::Numbers;
 use crate::diag::{Code, Diagnostic, shorten};
 use crate::entity::EntityId;
 use crate::ir::{BlockId, DType, OpId, OpRef, Program, Role, Section, VarId};
@@ -109,14 +110,15 @@ enum Holds {
     /// nothing: its cast has not run here
     #[default]
     Nothing,
-    /// the value of this version of its source
-    Version(u32),
+    /// what its source held when the cast ran
+    Cast,
     /// what an op wrote in its place
     Own,
 }
 
 #[derive(Clone, Copy, Default)]
 struct State {
+    /// a number for its value
     version: u32,
     holds: Holds,
     /// the copy in which an op left a newer value
@@ -131,7 +133,7 @@ struct Walk<'w> {
     state: Vec<State>,
     undo: Vec<(VarId, State)>,
     depth: usize,
-    versions: u32,
+    numbers: Numbers,
     done: Vec<bool>,
     found: Vec<CastFinding>,
 }
@@ -144,10 +146,10 @@ fn uses(program: &Program, kinds: &Kinds<'_>, decls: &DeclIndex, section: Sectio
         decls,
         effects: Effects::new(program, kinds),
         copies,
-        state: vec![State::default(); program.var_rows()],
+        state: (0..program.var_rows()).map(|i| State { version: i as u32 + 1, ..State::default() }).collect(),
         undo: Vec::new(),
         depth: 0,
-        versions: 0,
+        numbers: Numbers::after(program.var_rows() as u32 + 1),
         done: vec![false; program.block_rows()],
         found: Vec::new(),
     };
@@ -166,8 +168,7 @@ impl Walk<'_> {
     /// A new value of a variable.
     fn write(&mut self, block: BlockId, name: Name) {
         let Some(var) = self.decls.find(block, name) else { return };
-        self.versions += 1;
-        let mut state = State { version: self.versions, holds: Holds::Nothing, behind: None };
+        let mut state = State { version: self.numbers.fresh(), holds: Holds::Nothing, behind: None };
         if let Some(&x) = self.copies.get(&name) {
             state.holds = Holds::Own;
             if let Some(source) = self.decls.find(block, x) {
@@ -198,14 +199,7 @@ impl Walk<'_> {
                 self.enter(block, op, known, effect == Effect::While);
                 continue;
             }
-            if op.kind() == sym::CAST
-                && let (&[x], &[y]) = (op.input(sym::X), op.output(sym::OUT))
-                && self.copies.get(&y) == Some(&x)
-                && let (Some(source), Some(copy)) = (self.decls.find(block, x), self.decls.find(block, y))
-            {
-                let version = self.state[source.index()].version;
-                self.versions += 1;
-                self.set(copy, State { version: self.versions, holds: Holds::Version(version), behind: None });
+            if self.moves(block, op) {
                 continue;
             }
             for name in op.output_args() {
@@ -215,6 +209,25 @@ impl Walk<'_> {
                 op.input_args().for_each(|n| self.write(block, n));
             }
         }
+    }
+
+    /// An assignment or a cast: the value of the result follows from that of the operand.
+    fn moves(&mut self, block: BlockId, op: OpRef<'_>) -> bool {
+        if !matches!(op.kind(), sym::CAST | sym::ASSIGN) {
+            return false;
+        }
+        let (&[x], &[y]) = (op.input(sym::X), op.output(sym::OUT)) else { return false };
+        let (Some(source), Some(made)) = (self.decls.find(block, x), self.decls.find(block, y)) else { return false };
+        let (from, to) = (self.program.var(source).dtype, self.program.var(made).dtype);
+        let version = self.state[source.index()].version;
+        let copy = self.copies.get(&y) == Some(&x);
+        if !copy && (self.copies.contains_key(&y) || op.kind() == sym::ASSIGN && from != to) {
+            return false;
+        }
+        let holds = if copy { Holds::Cast } else { Holds::Nothing };
+        let version = self.numbers.cast(version, from, to);
+        self.set(made, State { version, holds, behind: None });
+        true
     }
 
     fn reads(&mut self, block: BlockId, op: OpRef<'_>, index: usize) {
@@ -229,8 +242,10 @@ impl Walk<'_> {
             match state.holds {
                 Holds::Own => {}
                 Holds::Nothing => report(Code::UndominatedCast, Some(x)),
-                Holds::Version(v) => {
-                    if self.decls.find(block, x).is_some_and(|s| self.state[s.index()].version != v) {
+                Holds::Cast => {
+                    let Some(source) = self.decls.find(block, x) else { continue };
+                    let (from, to) = (self.program.var(source).dtype, self.program.var(var).dtype);
+                    if self.numbers.cast(self.state[source.index()].version, from, to) != state.version {
                         report(Code::StaleCast, Some(x));
                     }
                 }

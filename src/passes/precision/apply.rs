@@ -37,12 +37,13 @@ pub(super) fn apply(program: &mut Program, ops: &Ops, decisions: Decisions, pass
     declare(program, &decisions, &plan, &names, &mut edit);
     insert(program, &decisions, &plan, &names, &mut edit);
     for &(op, place, copy) in &plan.args {
-        edit.set_arg(op, place, names[copy as usize], "");
+        edit.set_arg(op, place, names[copy as usize], "through the cast");
     }
     attributes(program, &decisions, &plan, &mut edit);
     let mut summary = edit.commit(program, pass);
     if !plan.copies.is_empty() {
-        summary.merge(captures::update(program, &plan, &names, &lists, pass));
+        let of = names.iter().zip(&plan.copies).map(|(&n, c)| (n, c.of)).collect();
+        summary.merge(captures::update(program, &of, &lists, pass));
     }
     Rewritten { decisions, plan, names, summary }
 }
@@ -52,7 +53,7 @@ fn declare(program: &Program, decisions: &Decisions, plan: &Plan, names: &[Name]
     for block in program.section_blocks(Section::Main) {
         for &var in &program.block(block).vars {
             if program.var(var).dtype != decisions.dtype(var) {
-                edit.set_dtype(var, decisions.dtype(var), "");
+                edit.set_dtype(var, decisions.dtype(var), "of the dtype that is computed");
             }
         }
     }
@@ -67,7 +68,7 @@ fn declare(program: &Program, decisions: &Decisions, plan: &Plan, names: &[Name]
             lod_level: Some(of.lod_level.unwrap_or(0)),
             flags: flags.with(VarFlag::StopGradient, Some(of.flags.is(VarFlag::StopGradient))),
         };
-        edit.declare(copy.block, def, of.origin, "");
+        edit.declare(copy.block, def, of.origin, "a copy in another dtype");
     }
 }
 
@@ -94,7 +95,7 @@ fn insert(program: &mut Program, decisions: &Decisions, plan: &Plan, names: &[Na
             }
         };
         let place = if cast.back { At::After(cast.at) } else { At::Before(cast.at) };
-        edit.insert_small(place, sym::CAST, attrs, (sym::X, x), (sym::OUT, out), "");
+        edit.insert_small(place, sym::CAST, attrs, (sym::X, x), (sym::OUT, out), "the op computes in another dtype");
     }
 }
 
@@ -121,11 +122,11 @@ fn attributes(program: &Program, decisions: &Decisions, plan: &Plan, edit: &mut 
                 let declared = op.input(sym::X).first().and_then(|&x| decisions.dtype_of(program, block, x));
                 let reads = cast_inputs.get(&op.id).copied().or(declared);
                 if let Some(dtype) = reads {
-                    edit.set_attr(op.id, Attr::new(sym::IN_DTYPE, dtype), "");
+                    edit.set_attr(op.id, Attr::new(sym::IN_DTYPE, dtype), "says what is computed");
                 }
                 if choice == Choice::Low && op.attr(sym::OUT_DTYPE).and_then(|v| v.as_int()).is_some_and(is_float_code)
                 {
-                    edit.set_attr(op.id, Attr::new(sym::OUT_DTYPE, decisions.low), "");
+                    edit.set_attr(op.id, Attr::new(sym::OUT_DTYPE, decisions.low), "says what is computed");
                 }
                 continue;
             }
@@ -135,7 +136,7 @@ fn attributes(program: &Program, decisions: &Decisions, plan: &Plan, edit: &mut 
             }
             let dtype = if choice == Choice::Low { decisions.low } else { DType::F32 };
             for a in op.attrs().iter().filter(|a| typed(a)) {
-                edit.set_attr(op.id, Attr::new(a.name, dtype), "");
+                edit.set_attr(op.id, Attr::new(a.name, dtype), "says what is computed");
             }
         }
     }

@@ -5,7 +5,6 @@
 //! when they read that no more, and keeps whatever else the user's program listed. Inner ops come first, because an
 //! inner list is read by the outer block.
 
-use super::casts::Plan;
 use crate::analysis::effects::Effects;
 use crate::entity::EntityId;
 use crate::ir::{BlockId, Edit, EditSummary, OpId, OpRef, Program, Section, VarId};
@@ -15,16 +14,16 @@ use crate::verify::MAX_NESTING;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// What the blocks of a control op touch outside themselves, before the rewrite.
-pub(super) struct Touched {
+pub(in crate::passes) struct Touched {
     reads: FxHashSet<Name>,
     writes: FxHashSet<Name>,
 }
 
 /// By control op of main.
-pub(super) type Lists = FxHashMap<OpId, Touched>;
+pub(in crate::passes) type Lists = FxHashMap<OpId, Touched>;
 
 /// Reads what control ops capture, before anything is changed.
-pub(super) fn read(program: &Program, effects: &Effects<'_>) -> Lists {
+pub(in crate::passes) fn read(program: &Program, effects: &Effects<'_>) -> Lists {
     let mut all = Lists::default();
     if program.section(Section::Main).blocks.len() < 2 {
         return all;
@@ -49,11 +48,15 @@ fn capture_slot(op: OpRef<'_>) -> Symbol {
     }
 }
 
-/// Brings the lists up to date, once the casts are in the program.
-pub(super) fn update(program: &mut Program, plan: &Plan, names: &[Name], lists: &Lists, pass: &str) -> EditSummary {
+/// Brings the lists up to date. `of` has the variables that may join a list, each with one whose place it takes.
+pub(in crate::passes) fn update(
+    program: &mut Program,
+    of: &FxHashMap<Name, VarId>,
+    lists: &Lists,
+    pass: &str,
+) -> EditSummary {
     let mut edit = Edit::new();
     if !lists.is_empty() {
-        let of: FxHashMap<Name, VarId> = names.iter().zip(&plan.copies).map(|(&n, c)| (n, c.of)).collect();
         let mut order: Vec<(usize, BlockId)> = Vec::new();
         for block in program.section_blocks(Section::Main) {
             let chain = std::iter::successors(Some(block), |&b| program.parent(b));
@@ -62,7 +65,7 @@ pub(super) fn update(program: &mut Program, plan: &Plan, names: &[Name], lists: 
         order.sort_by_key(|&(depth, block)| (std::cmp::Reverse(depth), block));
         let mut reads: Vec<Vec<Name>> = vec![Vec::new(); program.block_rows()];
         for (_, block) in order {
-            let found = block_reads(program, block, &of, lists, &reads, &mut edit);
+            let found = block_reads(program, block, of, lists, &reads, &mut edit);
             reads[block.index()] = found;
         }
     }
@@ -143,6 +146,10 @@ fn list(
     let mut new: Vec<Name> = Vec::with_capacity(old.len() + added.len());
     let mut placed: FxHashSet<Name> = FxHashSet::default();
     for &name in old {
+        // One name may have taken the place of several.
+        if of.contains_key(&name) && !placed.insert(name) {
+            continue;
+        }
         if now.contains(&name) || touched.writes.contains(&name) || !touched.reads.contains(&name) {
             new.push(name);
         } else if let Some(&copy) = instead.get(&name)
