@@ -31,7 +31,7 @@ mod state;
 mod steps;
 mod typed;
 
-use super::precision::{Device, Level, LowType, Precision, Ready};
+use super::precision::{Device, Level, LowType, Precision, Report};
 use super::{MasterCasts, Pass, PassCx, PassError};
 use crate::diag::{Code, Diagnostic, Place};
 use crate::ir::{EditSummary, Program};
@@ -136,28 +136,46 @@ impl Pass for TrainPrecision {
     }
 
     fn run(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<EditSummary, PassError> {
+        let Trained { summary, told, .. } = self.rewrite(program, cx)?;
+        if let Some(told) = told {
+            cx.diagnostics.push(Diagnostic::new(Code::NothingToNarrow, told, Place::Nowhere));
+        }
+        Ok(summary)
+    }
+}
+
+/// What [`TrainPrecision::rewrite`] did.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Trained {
+    /// the edits
+    pub summary: EditSummary,
+    /// what became of the forward part; `None` when nothing was rewritten
+    pub report: Option<Report>,
+    /// why nothing was rewritten
+    pub told: Option<String>,
+}
+
+impl TrainPrecision {
+    /// Rewrites a training program, and reports on its forward part. On error the program is as before.
+    pub fn rewrite(&self, program: &mut Program, cx: &mut PassCx<'_>) -> Result<Trained, PassError> {
         let refused = |e: &dyn std::error::Error| PassError::Refused { pass: "train-precision", why: e.to_string() };
         let precision = self.precision();
         let mut work = program.clone();
         let aside = split::set_aside(&mut work);
-        let (ready, _) = precision.prepare(&work).map_err(|e| refused(&e))?;
-        let told = match ready {
-            Ready::Off => Some("level O0: nothing is rewritten".to_owned()),
-            Ready::Already { copy } => {
-                Some(format!("main is of mixed precision already (`{}`): nothing is rewritten", program.name(copy)))
-            }
-            Ready::NoFloat32 { .. } => Some("the forward part computes nothing in float32".to_owned()),
-            Ready::Yes => split::scaled(program)
-                .map(|op| format!("main is of mixed precision already ({op}): nothing is rewritten")),
-        };
-        if let Some(told) = told {
-            cx.diagnostics.push(Diagnostic::new(Code::NothingToNarrow, told, Place::Nowhere));
-            return Ok(EditSummary::default());
-        }
         if !aside.trains {
             return Err(refused(&TrainError::NotTraining));
         }
-        let mut summary = precision.run(&mut work, cx)?;
+        let (ready, _) = precision.prepare(&work).map_err(|e| refused(&e))?;
+        let again = || {
+            split::scaled(program).map(|op| format!("main is of mixed precision already ({op}): nothing is rewritten"))
+        };
+        if let Some(told) = ready.told(program).or_else(again) {
+            return Ok(Trained { told: Some(told), ..Trained::default() });
+        }
+        let (_, done) = precision.rewrite(&mut work, cx.ops).map_err(|e| refused(&e))?;
+        let Some(done) = done else { return Ok(Trained::default()) };
+        let report = Report::new(&work, &precision, &done);
+        let mut summary = done.summary;
         split::put_back(&mut work, program, &aside);
         let backward::Backward { summary: done, others } =
             backward::rewrite(program, &mut work, &aside, self.name()).map_err(|e| refused(&e))?;
@@ -166,6 +184,6 @@ impl Pass for TrainPrecision {
         summary.merge(MasterCasts::default().run(&mut work, cx)?);
         summary.merge(state::rekey(&mut work, cx, self.name()));
         *program = work;
-        Ok(summary)
+        Ok(Trained { summary, report: Some(report), told: None })
     }
 }
