@@ -19,8 +19,11 @@
 //! 4. `master-casts` gives optimizers their masters.
 //!
 //! An op that is not understood computes in float32, through casts.
+//!
+//! Those who differentiate themselves use [`TrainPrecision::decorate`] and [`TrainPrecision::apply_gradients`].
 
 mod backward;
+mod decorate;
 mod flow;
 mod grads;
 mod matching;
@@ -30,6 +33,8 @@ mod split;
 mod state;
 mod steps;
 mod typed;
+
+pub use decorate::{Applied, Decorated};
 
 use super::precision::{Device, Level, LowType, Precision, Report};
 use super::{MasterCasts, Pass, PassCx, PassError};
@@ -106,6 +111,18 @@ pub enum TrainError {
     /// there is nothing to train
     #[error("main has no gradient ops; for a forward program use the pass `precision`")]
     NotTraining,
+    /// the loss is no float variable of main
+    #[error("main has no float32 or 16-bit variable `{name}` to differentiate")]
+    NoLoss {
+        /// the name that was given
+        name: String,
+    },
+    /// a gradient is no float variable of main
+    #[error("main declares no float32 or 16-bit gradient `{name}`")]
+    NoGradient {
+        /// the gradient
+        name: String,
+    },
     /// an optimizer updates a parameter of which the backward pass makes no gradient under Paddle's names
     #[error("no gradient op makes a gradient of `{param}`, which an optimizer updates: it cannot be unscaled")]
     Untraced {

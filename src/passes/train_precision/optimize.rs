@@ -86,20 +86,21 @@ pub(super) fn rewrite(
     Ok(t.commit(pass))
 }
 
-struct One<'o, 't, 'w> {
-    options: &'o TrainPrecision,
-    t: &'o mut Typer<'w>,
-    kinds: &'o Kinds<'t>,
-    plan: Plan,
-    fixed: &'o dyn Fn(&Program, Name) -> bool,
+/// The rewrite of what belongs to one backward pass.
+pub(super) struct One<'o, 't, 'w> {
+    pub options: &'o TrainPrecision,
+    pub t: &'o mut Typer<'w>,
+    pub kinds: &'o Kinds<'t>,
+    pub plan: Plan,
+    pub fixed: &'o dyn Fn(&Program, Name) -> bool,
     /// gradients that ops behind read under another name
-    renamed: FxHashMap<Name, Name>,
+    pub renamed: FxHashMap<Name, Name>,
     /// accumulators that became 16-bit
-    narrowed: &'o mut FxHashSet<Name>,
+    pub narrowed: &'o mut FxHashSet<Name>,
     /// losses that are no longer what is differentiated
-    marked: &'o mut FxHashSet<Name>,
+    pub marked: &'o mut FxHashSet<Name>,
     /// results of `squared_l2_norm`
-    norms: &'o FxHashSet<Name>,
+    pub norms: &'o FxHashSet<Name>,
 }
 
 impl One<'_, '_, '_> {
@@ -125,9 +126,7 @@ impl One<'_, '_, '_> {
             // Without an optimizer nobody would unscale the gradients.
             self.loss(global, loss, &mut cells, self.plan.active && !trained.is_empty());
         }
-        if self.options.master_grad && self.options.level == Level::O2 {
-            self.master_grads(global, at, &mut trained);
-        }
+        self.master_grads(global, at, &mut trained);
         let mut found = None;
         if let Some(cells) = cells {
             let skips = |t: &Typer<'_>, list: &[&str]| {
@@ -200,8 +199,11 @@ impl One<'_, '_, '_> {
         }
     }
 
-    /// 16-bit gradients cast to float32.
-    fn master_grads(&mut self, global: BlockId, at: At, trained: &mut [(Name, Name)]) {
+    /// 16-bit gradients cast to float32, where that is asked for.
+    pub fn master_grads(&mut self, global: BlockId, at: At, trained: &mut [(Name, Name)]) {
+        if !self.options.master_grad || self.options.level != Level::O2 {
+            return;
+        }
         for (_, grad) in trained {
             let Some(dtype) = self.t.dtype(global, *grad).filter(|d| d.is_low()) else { continue };
             let base = format!("{}_fp32_master_0", self.t.work.name(*grad));
@@ -222,7 +224,7 @@ impl One<'_, '_, '_> {
 
     /// Unscales and checks the gradients; returns the flag that says whether one is not finite, in host memory (when
     /// an optimizer asks for that) and on the device.
-    fn unscale(
+    pub fn unscale(
         &mut self,
         global: BlockId,
         at: At,
@@ -436,7 +438,7 @@ fn put(program: &Program, slots: &mut Vec<(Symbol, Vec<Name>)>, slot: Symbol, ar
 }
 
 /// The cells of loss scaling, declared in both programs and written by startup.
-fn declare_cells(t: &mut Typer<'_>, plan: Plan) -> ScalingCells {
+pub(super) fn declare_cells(t: &mut Typer<'_>, plan: Plan) -> ScalingCells {
     let mut n = 0u64;
     let texts = |n: u64| ["loss_scaling", "num_good_steps", "num_bad_steps"].map(|b| format!("{b}_{n}"));
     while texts(n).iter().any(|text| t.work.names().lookup(text).is_some()) {
