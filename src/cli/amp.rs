@@ -1,14 +1,16 @@
 //! `mastercast amp`: a float32 program rewritten to mixed precision, with a report.
 
 use super::input::{job, text_file};
+use super::rewrite::{OnConflict, Rewrite};
 use super::{FINDINGS, Failure, Format, Outcome, Programs, Ui, print_out, render, write_file};
 use clap::{Args, ValueEnum};
 use mastercast::diag::{Diagnostics, Severity};
 use mastercast::ir::{Program, Section};
 use mastercast::ops::{AmpLists, Ops};
 use mastercast::paddle::proto;
-use mastercast::passes::Precision;
 use mastercast::passes::precision::{Device, DeviceProfile, Effective, Level, LowType, Ready, Report, Rewritten, why};
+use mastercast::passes::train_precision::scaling::LossScaling;
+use mastercast::passes::{Precision, TrainPrecision};
 use mastercast::verify::{Checks, verify};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -126,13 +128,67 @@ impl AmpOptions {
     }
 }
 
+/// Where the help lists what goes with `--training`.
+const TRAINING: &str = "With --training";
+
+/// What `--training` takes besides.
+#[derive(Args)]
+struct TrainArgs {
+    /// Optimizers update 16-bit parameters directly (Paddle's master_weight=False)
+    #[arg(long, requires = "training", help_heading = TRAINING)]
+    no_master_weight: bool,
+    /// Gradients of 16-bit parameters are cast to float32 first (Paddle's master_grad=True)
+    #[arg(long, requires = "training", help_heading = TRAINING)]
+    master_grad: bool,
+    /// The loss scale at the start: 65536, or 32768 with --legacy-scaling
+    #[arg(long, value_name = "SCALE", requires = "training", help_heading = TRAINING)]
+    loss_scale: Option<f32>,
+    /// The scale is not adapted; with --loss-scale 1 there is none
+    #[arg(long, requires = "training", help_heading = TRAINING)]
+    static_scale: bool,
+    /// The numbers of Paddle's older decorate(use_pure_fp16=...)
+    #[arg(long, requires = "training", help_heading = TRAINING)]
+    legacy_scaling: bool,
+}
+
+impl TrainArgs {
+    fn options(&self, precision: Precision) -> Result<TrainPrecision, Failure> {
+        let mut loss_scaling = if self.legacy_scaling { LossScaling::legacy() } else { LossScaling::default() };
+        if self.static_scale {
+            loss_scaling.dynamic = Some(false);
+        }
+        if let Some(scale) = self.loss_scale {
+            if !(scale.is_finite() && scale > 0.0) {
+                return Err(Failure::new(format!("--loss-scale {scale}: a finite number above 0 is needed")));
+            }
+            loss_scaling.init = scale;
+        }
+        let Precision { level, dtype, promote, guard, device, white, black, black_vars, lists } = precision;
+        Ok(TrainPrecision {
+            level,
+            dtype,
+            promote,
+            guard,
+            device,
+            white,
+            black,
+            black_vars,
+            lists,
+            master_weight: !self.no_master_weight,
+            master_grad: self.master_grad,
+            loss_scaling,
+        })
+    }
+}
+
 /// Arguments of `amp`.
 #[derive(Args)]
 #[command(after_help = "Example: mastercast amp --main main.pb --startup startup.pb --level O2 \\\n    \
-    --dtype bfloat16 --forward --out half\n\n\
+    --dtype bfloat16 --forward --out half\n         \
+    mastercast amp --main train.pb --startup startup.pb --level O2 --training --out half\n\n\
     Writes main.pb, startup.pb when there is one, and report.json, with the sorted lists `returned` (what\n\
     Paddle's rewrite returns) and `low` (what amp_init must narrow). The lists and rules are Paddle 2.6.2's.\n\n\
-    Exit code: 0 done, 1 the program does not verify, 2 could not run.")]
+    Exit code: 0 done (--training: in step), 1 findings about the program, 2 could not run.")]
 pub struct Amp {
     #[command(flatten)]
     programs: Programs,
@@ -141,6 +197,12 @@ pub struct Amp {
     /// Rewrite a forward program and do nothing else
     #[arg(long)]
     forward: bool,
+    /// Rewrite a finished float32 training program: forward, backward, loss scaling, optimizer; then masters, loads
+    /// and `amp_init` as the schedule has them (without one: "startup, amp_init, main"), and prove the result
+    #[arg(long, conflicts_with = "forward")]
+    training: bool,
+    #[command(flatten)]
+    train: TrainArgs,
     /// The directory to write
     #[arg(long, value_name = "DIR", required_unless_present = "why")]
     out: Option<PathBuf>,
@@ -155,6 +217,9 @@ pub struct Amp {
 impl Amp {
     pub fn run(self, ui: Ui) -> Outcome {
         let options = self.options.precision()?;
+        if self.training {
+            return self.training(ui, options);
+        }
         let mut loaded = job(&self.programs)?;
         let mut found = std::mem::take(&mut loaded.diagnostics);
         if self.programs.schedule.is_some() {
@@ -207,6 +272,33 @@ impl Amp {
                 print_out(format!("{line}\n").as_bytes())
             }
         }
+    }
+
+    /// The whole pipeline of a training program, as `rewrite` runs it.
+    fn training(self, ui: Ui, options: Precision) -> Outcome {
+        if self.why.is_some() {
+            return Err(Failure::new("--why explains a forward program").help("give --forward and the forward program"));
+        }
+        let Some(out) = self.out else { return Err(Failure::new("--out is missing")) };
+        let train = self.train.options(options)?;
+        let mut programs = self.programs;
+        if programs.schedule.is_none() && programs.startup.is_some() {
+            programs.schedule = Some("startup, amp_init, main".to_owned());
+        }
+        let rewrite = Rewrite {
+            programs,
+            pipeline: "cast-cleanup,master-casts,load-order,resync".to_owned(),
+            on_conflict: OnConflict::Master,
+            out,
+            no_convert: false,
+            load_dir: None,
+            train: Some(train),
+            stop_after: None,
+            print_after: false,
+            no_verify: false,
+            timings: false,
+        };
+        rewrite.run(ui)
     }
 
     fn json(&self, program: &Program, options: &Precision, ready: &Ready, report: Option<&Report>) -> Value {

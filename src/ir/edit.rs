@@ -184,6 +184,11 @@ enum Change {
         dtype: DType,
         why: Cow<'static, str>,
     },
+    Rename {
+        var: VarId,
+        name: Name,
+        why: String,
+    },
 }
 
 /// A queue of changes to one program.
@@ -298,6 +303,11 @@ impl Edit {
         self.changes.push(Change::SetDType { var, dtype, why: why.into() });
     }
 
+    /// Changes the name that a declaration declares; the ops that use the old one are the caller's to change.
+    pub fn rename(&mut self, var: VarId, name: Name, why: impl Into<String>) {
+        self.changes.push(Change::Rename { var, name, why: why.into() });
+    }
+
     /// Carries the queue out as the work of `pass`.
     ///
     /// What is queued around an op that the same edit removes takes its place.
@@ -372,6 +382,15 @@ impl Edit {
                 Change::SetDType { var, dtype, why } => {
                     if program.vars[var].dtype != dtype {
                         program.vars[var].dtype = dtype;
+                        program.drop_verbatim(Entity::Var(var));
+                        touch(program, program.vars[var].block);
+                        summary.declared += 1;
+                        summary.notes.push(EditNote::Declared(var, why));
+                    }
+                }
+                Change::Rename { var, name, why } => {
+                    if program.vars[var].name != name {
+                        program.vars[var].name = name;
                         program.drop_verbatim(Entity::Var(var));
                         touch(program, program.vars[var].block);
                         summary.declared += 1;

@@ -12,6 +12,7 @@ mod master_casts;
 pub mod precision;
 mod resync;
 mod standalone;
+pub mod train_precision;
 
 pub use cast_cleanup::CastCleanup;
 pub use load_order::LoadOrder;
@@ -21,6 +22,7 @@ pub use master_casts::MasterCasts;
 pub use precision::Precision;
 pub use resync::{OnConflict, Resync};
 pub use standalone::{Standalone, standalone};
+pub use train_precision::TrainPrecision;
 
 use crate::diag::Diagnostics;
 use crate::ir::{EditSummary, Program};
@@ -112,6 +114,11 @@ pub static PASSES: &[PassEntry] = &[
         name: "precision",
         summary: "rewrites a float32 forward program to mixed precision (O1, O2, OD), as Paddle 2.6.2 does where that is sound",
         make: make::<Precision>,
+    },
+    PassEntry {
+        name: "train-precision",
+        summary: "rewrites a finished float32 training program to mixed precision: forward, backward, loss scaling, optimizer",
+        make: make::<TrainPrecision>,
     },
     PassEntry {
         name: "master-casts",
