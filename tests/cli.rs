@@ -316,10 +316,10 @@ fn rewrite_says_where_the_files_must_be() {
     let ready = "startup, load(params_f32), amp_init, main";
     job("rewrite", &["--schedule", ready, "--no-convert", "--out", &path])
         .exits(0)
-        .says(&["startup.pb loads 4 tensors from params_f32, seen from where the training script runs"]);
+        .says(&["startup loads 4 tensors from params_f32, seen from where the training script runs"]);
     job("rewrite", &["--schedule", ready, "--load-dir", "/mnt/ckpt", "--out", &path])
         .exits(0)
-        .says(&["startup.pb loads 4 tensors from /mnt/ckpt\n"]);
+        .says(&["startup loads 4 tensors from /mnt/ckpt\n"]);
     let text = run(&["show", &format!("{path}/startup.pb")]).text().to_owned();
     assert!(text.contains("file_path: \"/mnt/ckpt/fc_0.w_0\""), "{text}");
     job("rewrite", &["--schedule", STALE, "--no-convert", "--out", &path])

@@ -59,7 +59,7 @@ enum Format {
 /// The programs of a training job.
 #[derive(Args)]
 struct Programs {
-    /// Startup program: ProgramDesc, text or JSON, told by content; `-` reads standard input
+    /// Startup program: ProgramDesc, PIR, text or JSON, told by content; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     startup: Option<PathBuf>,
     /// Main program; a text or JSON file that holds both sections may be given once

@@ -1,7 +1,7 @@
 //! `mastercast rewrite`: the job with every pair in step, as programs that the framework runs.
 
 use super::check::{only_errors, prove, summary, verdicts};
-use super::input::{Checkpoints, apply, job};
+use super::input::{Checkpoints, apply, is_pir, job};
 use super::{FINDINGS, Failure, Outcome, Programs, Ui, render, write_file};
 use clap::{Args, ValueEnum};
 use mastercast::analysis::{self, Coherence, Finding, Obligation, Subject, coherence};
@@ -10,7 +10,7 @@ use mastercast::diag::{Severity, render_json};
 use mastercast::ir::{Attr, Edit, EditNote, EditSummary, Program, Section};
 use mastercast::names::{Name, sym};
 use mastercast::ops::{Effect, Ops};
-use mastercast::paddle::proto;
+use mastercast::paddle::{pir, proto};
 use mastercast::passes::{
     Lower, ManagerOptions, Pass, PassCx, PassError, PassManager, Report, Standalone, TrainPrecision, standalone,
 };
@@ -43,7 +43,8 @@ const PASSES: &str = "To look into the passes";
     --schedule \"startup, load(ckpt.safetensors), amp_init, main\" --out fixed\n\n\
     Writes startup.pb, main.pb, resync.pb (to run after parameters were loaded from outside the\n\
     program), renarrow.pb (after masters were), report.json, and params/ when the checkpoint is not in\n\
-    the framework's own format.\n\nExit code: 0 in step, 1 findings, 2 could not run.")]
+    the framework's own format. Programs of Paddle 3.x are written as .json, with resync_narrow.json\n\
+    beside resync.json: for parameters that were loaded in 16 bits.\n\nExit code: 0 in step, 1 findings, 2 could not run.")]
 pub struct Rewrite {
     #[command(flatten)]
     pub(super) programs: Programs,
@@ -98,7 +99,7 @@ impl Source {
         };
         let relative = Path::new(&self.dir).is_relative() && !told;
         let hint = if relative { ", seen from where the training script runs (--load-dir DIR sets it)" } else { "" };
-        format!("{from}startup.pb loads {n} tensors from {}{hint}", self.dir)
+        format!("{from}startup loads {n} tensors from {}{hint}", self.dir)
     }
 }
 
@@ -139,10 +140,14 @@ impl Rewrite {
         }
         let after = prove(&program, &mut open)?;
         let sources = self.sources(&program, &mut open)?;
-        let standalones = [
-            ("resync.pb", standalone(&program, Standalone::Resync, &cx)?),
-            ("renarrow.pb", standalone(&program, Standalone::Renarrow, &cx)?),
+        let ending = if is_pir(&program) { "json" } else { "pb" };
+        let mut standalones = vec![
+            ("resync", standalone(&program, Standalone::Resync, &cx)?),
+            ("renarrow", standalone(&program, Standalone::Renarrow, &cx)?),
         ];
+        if is_pir(&program) {
+            standalones.push(("resync_narrow", standalone(&program, Standalone::ResyncNarrow, &cx)?));
+        }
         let lower = Lower { load_dirs: sources.iter().map(|s| (s.path.clone(), s.dir.clone())).collect() };
         let mut lowered = program.clone();
         lower.run(&mut lowered, &mut cx)?;
@@ -152,10 +157,13 @@ impl Rewrite {
         for source in &sources {
             self.convert(ui, source, &mut open)?;
         }
-        self.write("startup.pb", &proto::export(&lowered, Section::Startup))?;
-        self.write("main.pb", &proto::export(&lowered, Section::Main))?;
+        let mut files =
+            vec![("startup", bytes(&lowered, Section::Startup)?), ("main", bytes(&lowered, Section::Main)?)];
         for (name, program) in &standalones {
-            self.write(name, &proto::export(program, Section::Main))?;
+            files.push((name, bytes(program, Section::Main)?));
+        }
+        for (name, bytes) in &files {
+            self.write(&format!("{name}.{ending}"), bytes)?;
         }
         let mut value = json!({
             "pipeline": self.pipeline,
@@ -220,7 +228,8 @@ impl Rewrite {
         for source in &sources {
             eprintln!("{}", source.line(self.load_dir.is_some()));
         }
-        eprintln!("wrote startup.pb, main.pb, resync.pb, renarrow.pb and report.json to {}", self.out.display());
+        let names: Vec<String> = files.iter().map(|(name, _)| format!("{name}.{ending}")).collect();
+        eprintln!("wrote {} and report.json to {}", names.join(", "), self.out.display());
         Ok(ExitCode::from(if good { 0 } else { FINDINGS }))
     }
 
@@ -335,6 +344,14 @@ impl Rewrite {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
         write_file(&Path::new(&self.out).join(name), bytes)
     }
+}
+
+/// A section in the form of its framework.
+fn bytes(program: &Program, section: Section) -> Result<Vec<u8>, Failure> {
+    Ok(match is_pir(program) {
+        true => pir::export(program, section)?.into_bytes(),
+        false => proto::export(program, section),
+    })
 }
 
 /// Pairs whose two checkpoint entries disagree.

@@ -75,7 +75,7 @@ impl Ops {
             rows: program
                 .symbols()
                 .iter()
-                .map(|(_, text)| self.by_kind.get(text).unwrap_or(&Schema::UNKNOWN))
+                .map(|(_, text)| self.by_kind.get(text).unwrap_or_else(|| Schema::of_name(text)))
                 .collect(),
         }
     }

@@ -11,8 +11,9 @@ use crate::analysis::coherence::{Subject, coherence_with};
 use crate::analysis::exec::ExecOptions;
 use crate::analysis::order::positions;
 use crate::entity::EntityId;
-use crate::ir::{At, Attr, BlockId, DType, Edit, NewOp, OpId, Origin, Program, Section, VarDef, VarFlag};
+use crate::ir::{At, Attr, BlockId, DType, Edit, Entity, NewOp, OpId, Origin, Program, Section, VarDef, VarFlag};
 use crate::names::{Name, sym};
+use crate::paddle::pir;
 use indexmap::IndexMap;
 use rustc_hash::FxHashSet;
 
@@ -21,6 +22,10 @@ use rustc_hash::FxHashSet;
 pub enum Standalone {
     /// parameters were loaded
     Resync,
+    /// Parameters were loaded in the 16-bit type that main declares: nothing is to be narrowed. Only for PIR,
+    /// whose ops take the type that they declare and no other (Paddle 3.3.1 refuses a float32 tensor where
+    /// bfloat16 is declared); with ProgramDesc `Resync` does both.
+    ResyncNarrow,
     /// masters were loaded
     Renarrow,
 }
@@ -36,6 +41,9 @@ pub fn standalone(program: &Program, which: Standalone, cx: &PassCx<'_>) -> Resu
     let mut out = Program::new();
     let section = program.section(Section::Main);
     out.set_section_info(Section::Main, section.version, section.op_versions.clone());
+    if Section::ALL.into_iter().any(|s| pir::is_pir(program, s)) {
+        out.set_extra(Entity::Section(Section::Main), pir::new_head());
+    }
     let block = out.push_block(Section::Main, -1, None);
     let origin = out.push_origin(Origin::Built { tag: 0 });
     let mut make =
@@ -55,6 +63,13 @@ pub fn standalone(program: &Program, which: Standalone, cx: &PassCx<'_>) -> Resu
                 make.narrow(param, low);
             }
             rest.iter().for_each(|c| make.copy(c.op));
+        }
+        Standalone::ResyncNarrow => {
+            for &(param, master, low) in &masters {
+                let (p, m) = (make.cell(param), make.cell(master));
+                make.put(cast(p, m, low, DType::F32), "the master from the parameter");
+            }
+            copies.iter().for_each(|c| make.copy(c.op));
         }
         Standalone::Renarrow => {
             let mut narrowed = FxHashSet::default();

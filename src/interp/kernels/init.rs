@@ -202,9 +202,13 @@ fn random(cx: &mut OpCx<'_, '_>, mut draw: impl FnMut(&mut Stream) -> f64) -> Re
     cx.set("Out", out)
 }
 
-/// Uniform in [min, max).
+/// Uniform in [min, max): attributes, or (in PIR) tensors of one element.
 fn uniform_random(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
-    let (min, max) = (f64::from(cx.attr_f32("min", -1.0)?), f64::from(cx.attr_f32("max", 1.0)?));
+    let bound = |cx: &OpCx<'_, '_>, slot: &str, attr: &str, default: f32| match cx.opt_input(slot)? {
+        Some(t) if !t.is_empty() => Ok(t.to_f64_vec()[0]),
+        _ => cx.attr_f32(attr, default).map(f64::from),
+    };
+    let (min, max) = (bound(cx, "Min", "min", -1.0)?, bound(cx, "Max", "max", 1.0)?);
     random(cx, |s| min + (max - min) * s.unit())
 }
 

@@ -17,6 +17,7 @@ mod norm;
 mod optimizer;
 mod optimizer_more;
 mod pick;
+mod pir;
 mod pool;
 mod real;
 mod reduce;
@@ -82,6 +83,7 @@ impl Kernels {
                 io::KERNELS,
                 sync::KERNELS,
                 control::KERNELS,
+                pir::KERNELS,
             ] {
                 for &(kind, kernel) in family {
                     kernels.register(kind, kernel);

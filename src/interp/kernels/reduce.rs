@@ -27,6 +27,9 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("sum", sum),
 ];
 
+/// The slot of the axes in `pd_op.mean` and `pd_op.mean_grad`.
+const AXES: &str = "Axis";
+
 /// Which axes are reduced, and where each element goes.
 struct Reduction {
     /// the result's shape
@@ -59,10 +62,14 @@ impl Reduction {
 }
 
 fn reduction(cx: &OpCx<'_, '_>, x: &Tensor) -> Result<Reduction, InterpError> {
+    // In PIR the axes are a tensor.
+    let (dim, keep) = match cx.opt_input(AXES)? {
+        Some(axes) => (axes.to_i64_vec(), "keepdim"),
+        None => (cx.attr_ints("dim")?.unwrap_or_else(|| vec![0]), "keep_dim"),
+    };
     let rank = x.shape().len();
-    let dim = cx.attr_ints("dim")?.unwrap_or_else(|| vec![0]);
     let all = cx.attr_bool("reduce_all", false)? || dim.is_empty();
-    let keep = cx.attr_bool("keep_dim", false)?;
+    let keep = cx.attr_bool(keep, false)?;
     let mut reduced = vec![all; rank];
     if !all && rank > 0 {
         for &d in &dim {
