@@ -328,6 +328,33 @@ fn rewrite_says_where_the_files_must_be() {
 }
 
 #[test]
+fn a_file_that_is_only_where_the_program_runs_leaves_its_pairs_unproved() {
+    let (_dir, path) = temp();
+    let program = r#"program {
+  startup {
+    param w : f32[2] persistable
+    var w_fp32_master_0 : f32[2] persistable
+    (Out: w) = fill_constant() {dtype: f32, shape: [2L], value: 0.5f}
+    (Out: w_fp32_master_0) = cast(X: w) {in_dtype: f32, out_dtype: f32}
+    (Out: w) = load() {file_path: "absent/w"}
+    (Out: w_fp32_master_0) = load() {file_path: "absent/w_fp32_master_0"}
+    (Out: w) = amp_init(X: w) {dtype: f16}
+  }
+  main {
+    param w : f16[2] persistable
+    var w_fp32_master_0 : f32[2] persistable
+  }
+}
+"#;
+    fed(program.as_bytes(), &["check", "--startup", "-"])
+        .exits(1)
+        .says(&["absent/w_fp32_master_0 agree when narrowed?"]);
+    fed(program.as_bytes(), &["rewrite", "--startup", "-", "--out", &path])
+        .exits(0)
+        .says(&["after:  1 of 1 pair proved"]);
+}
+
+#[test]
 fn a_conflict_is_settled_as_asked() {
     let (_dir, path) = temp();
     let schedule = "startup, load(conflict), amp_init, main";

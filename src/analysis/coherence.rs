@@ -508,6 +508,10 @@ impl Observer for Watch {
         if matches!(effect, Effect::Cond | Effect::While) {
             return;
         }
+        if !op.has_sub_blocks() && effect != Effect::Unknown {
+            op.input_args().chain(op.attr_vars()).for_each(|name| self.read(exec, op, name));
+            return;
+        }
         let mut reads = Vec::new();
         exec.effects.each(op, |name, access| {
             if access == Access::Read && pairs.has(name) {

@@ -4,7 +4,7 @@
 //! itself counts as touched by the op that runs it. Names that the sub-block declares are its own, unless they
 //! are persistable: a persistable is one cell, wherever it is declared.
 
-use crate::entity::IdVec;
+use crate::entity::{EntityId, IdVec};
 use crate::ir::{BlockId, OpRef, Program};
 use crate::names::Name;
 use crate::ops::{Effect, Kinds};
@@ -39,8 +39,8 @@ pub struct Effects<'p> {
     program: &'p Program,
     kinds: Kinds<'p>,
     blocks: IdVec<BlockId, BlockEffect>,
-    /// names that some declaration calls persistable; only filled when there are sub-blocks
-    persistable: FxHashSet<Name>,
+    /// by name: whether some declaration calls it persistable; only filled when there are sub-blocks
+    persistable: Vec<bool>,
 }
 
 impl<'p> Effects<'p> {
@@ -51,12 +51,12 @@ impl<'p> Effects<'p> {
             program,
             kinds: kinds.clone(),
             blocks: IdVec::filled(BlockEffect::default(), n),
-            persistable: FxHashSet::default(),
+            persistable: Vec::new(),
         };
-        // One block is a global one; two may be the global blocks, or one with its sub-block.
-        if n > 1 {
+        if program.block_ids().any(|b| program.block(b).index != 0) {
+            this.persistable = vec![false; program.names().len()];
             let vars = program.block_ids().flat_map(|b| &program.block(b).vars).map(|&v| program.var(v));
-            this.persistable = vars.filter(|v| v.persistable()).map(|v| v.name).collect();
+            vars.filter(|v| v.persistable()).for_each(|v| this.persistable[v.name.index()] = true);
             let mut state = IdVec::filled(Visit::New, n);
             for block in program.block_ids() {
                 if program.block(block).index != 0 {
@@ -75,7 +75,7 @@ impl<'p> Effects<'p> {
     /// The cells that exist while a sub-block runs and no longer.
     pub fn locals(&self, block: BlockId) -> impl Iterator<Item = Name> + '_ {
         let names = self.program.block(block).vars.iter().map(|&v| self.program.var(v).name);
-        names.filter(|n| !self.persistable.contains(n))
+        names.filter(|n| !self.persistable[n.index()])
     }
 
     /// Depth first over blocks with an explicit stack, so that deep nesting cannot overflow ours.

@@ -15,14 +15,13 @@ use crate::entity::EntityId;
 use crate::ir::{AttrValue, BlockId, DType, OpId, OpRef, Program, Section};
 use crate::names::{Name, SeededMap, Symbol, sym};
 use crate::ops::Effect;
-use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 mod control;
 mod pair_ops;
 mod state;
 
-use state::{State, UNSET};
+use state::{STEP, State, UNSET};
 
 /// Who wrote a cell last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,6 +134,7 @@ pub struct Exec<'a> {
     files: Texts<'a>,
     /// by file: its path
     paths: Vec<Arc<str>>,
+    /// keys that are no name of the program; a key that is one has that name's number
     keys: Texts<'a>,
     /// for a file of unnamed tensors: keys by place
     places: SeededMap<(u32, u32), u32>,
@@ -142,6 +142,8 @@ pub struct Exec<'a> {
     named: Vec<u32>,
     /// forms of pure functions
     forms: SeededMap<Box<[u32]>, u32>,
+    /// room to write down a form in
+    slots: Vec<u32>,
     /// How many saves there were. Two paths may name one file (a directory and a file in it, a link), so
     /// that any save may have replaced any entry.
     saves: u32,
@@ -177,12 +179,15 @@ impl<'a> Exec<'a> {
     pub fn new(facts: &'a Facts<'a>, options: ExecOptions) -> Self {
         let Facts { program, effects, cells, pairs, .. } = facts;
         let n = program.names().len();
+        let mut values = Values::new();
+        // About a term an op; to grow step by step would copy them all each time.
+        values.reserve(program.op_rows());
         Exec {
             program,
             effects,
             cells,
             pairs,
-            values: Values::new(),
+            values,
             options,
             state: vec![UNSET; n],
             writers: vec![NOBODY; n],
@@ -194,6 +199,7 @@ impl<'a> Exec<'a> {
             places: SeededMap::default(),
             named: Vec::new(),
             forms: SeededMap::default(),
+            slots: Vec::new(),
             saves: 0,
             choices: 0,
             open: vec![false; program.block_rows()],
@@ -213,7 +219,11 @@ impl<'a> Exec<'a> {
             return v;
         }
         let v = match (state.opaque(), self.writer(name)) {
-            (Some(known), Writer::Op(op)) => self.values.fresh(Value::Opaque(op, 0), known),
+            (Some(known), Writer::Op(op)) => {
+                let init = self.effects.effect(self.program.op(op)) == Effect::Init;
+                self.values.fresh(if init { Value::Init(op, 0) } else { Value::Opaque(op, 0) }, known)
+            }
+            _ if state == STEP => self.values.fresh(Value::Step(name), Known::Unknown),
             _ => self.values.fresh(Value::Entry(name), Known::Unknown),
         };
         self.state[name.index()] = State::of(v);
@@ -281,29 +291,29 @@ impl<'a> Exec<'a> {
             }
         }
         let Some(global) = self.program.global_block(Section::Main) else { return };
-        let mut written = Vec::new();
-        let mut seen = vec![false; self.state.len()];
+        // Nothing is kept of a dtype, except of the masters, which are float32 with the relation: an earlier
+        // step may have written another.
+        let mut masters = Vec::with_capacity(holding.len());
+        for &(i, _) in holding {
+            let m = self.pairs.rows()[i].master;
+            let v = self.value(m);
+            masters.push((m, self.values.known(v)));
+        }
+        let mut written = vec![false; self.state.len()];
         for op in self.program.ops(global) {
             // A later step finds what an earlier one saved.
             self.saves += u32::from(self.effects.may_save(op));
             self.effects.each(op, |name, access| {
-                if access != Access::Read && !std::mem::replace(&mut seen[name.index()], true) {
-                    written.push(name);
+                if access != Access::Read
+                    && self.cells.get(name).persistable
+                    && !std::mem::replace(&mut written[name.index()], true)
+                {
+                    self.state[name.index()] = STEP;
                 }
             });
         }
-        written.retain(|&n| self.cells.get(n).persistable);
-        // Nothing is kept of a dtype, except of the masters, which are float32 with the relation: an earlier
-        // step may have written another.
-        let mut known: FxHashMap<Name, Known> = FxHashMap::default();
-        for &(i, _) in holding {
-            let m = self.pairs.rows()[i].master;
-            let v = self.value(m);
-            known.insert(m, self.values.known(v));
-        }
-        for &name in &written {
-            let known = known.get(&name).copied().unwrap_or(Known::Unknown);
-            self.state[name.index()] = State::of(self.values.fresh(Value::Step(name), known));
+        for (m, known) in masters.into_iter().filter(|(m, _)| written[m.index()]) {
+            self.state[m.index()] = State::of(self.values.fresh(Value::Step(m), known));
         }
         self.relate(holding);
     }
@@ -450,8 +460,13 @@ impl<'a> Exec<'a> {
             Effect::Init => {
                 let known = init_dtype(op).map_or(Known::Unknown, Known::Is);
                 for (i, name) in op.output_args().enumerate() {
-                    let v = self.values.fresh(Value::Init(op.id, i as u32), known);
-                    self.set(op, name, v, observer);
+                    match State::opaque_of(known) {
+                        Some(state) => self.put(op, name, state, observer),
+                        None => {
+                            let v = self.values.fresh(Value::Init(op.id, i as u32), known);
+                            self.set(op, name, v, observer);
+                        }
+                    }
                 }
             }
             Effect::Opaque => self.all_opaque(op, observer),
@@ -473,9 +488,13 @@ impl<'a> Exec<'a> {
 
     /// What a pure op computes from.
     pub fn operands(&mut self, op: OpRef<'_>, args: &[ValueId]) -> Operands {
-        let slots: Vec<u32> = op.inputs().flat_map(|s| [s.name.index() as u32, s.args.len() as u32]).collect();
+        let mut slots = std::mem::take(&mut self.slots);
+        slots.clear();
+        slots.extend(op.inputs().flat_map(|s| [s.name.index() as u32, s.args.len() as u32]));
+        let form = self.form_number(&slots);
+        self.slots = slots;
         // They move values: the result has the dtype of what is moved.
-        Operands { args: self.values.tuple(args), known: self.moved(args), form: self.form_number(&slots) }
+        Operands { args: self.values.tuple(args), known: self.moved(args), form }
     }
 
     /// What an output of a pure op (by its slot and place in it) is on these operands.
@@ -533,15 +552,24 @@ impl<'a> Exec<'a> {
         self.paths.get(file as usize).cloned().unwrap_or_default()
     }
 
+    /// The number of a key: equal for equal texts.
+    fn key_number(&mut self, key: &'a str) -> u32 {
+        let names = self.program.names();
+        names.lookup(key).map_or_else(|| names.len() as u32 + self.keys.number(key), |n| n.index() as u32)
+    }
+
     /// The text of a key number.
     pub fn key_text(&self, key: u32) -> &'a str {
-        let named = self.named.get((u32::MAX - key) as usize).copied();
-        self.keys.text(named.unwrap_or(key))
+        let key = self.named.get((u32::MAX - key) as usize).copied().unwrap_or(key);
+        match key.checked_sub(self.program.names().len() as u32) {
+            Some(number) => self.keys.text(number),
+            None => self.program.name(Name::from_index(key as usize)),
+        }
     }
 }
 
 /// The dtype that a cast gives; none when it does not say.
-pub(super) fn cast_to(op: OpRef<'_>) -> Option<DType> {
+pub(crate) fn cast_to(op: OpRef<'_>) -> Option<DType> {
     op.attr(sym::OUT_DTYPE).and_then(AttrValue::as_int).filter(|&c| c != -1).and_then(dtype_of)
 }
 

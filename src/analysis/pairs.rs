@@ -86,10 +86,9 @@ impl Pairs {
             links: Vec::new(),
             rejected: Vec::new(),
         };
-        let mut seen: SeededSet<(Name, Name)> = SeededSet::default();
-        seen.reserve(found.len());
+        let mut refused: SeededSet<(Name, Name)> = SeededSet::default();
         for (param, master, source) in found {
-            if param == master || !seen.insert((param, master)) {
+            if param == master || this.of(param).any(|i| this.rows[i].master == master) {
                 continue;
             }
             let low = cells.dtype(program, param).unwrap_or(DType::Other(-1));
@@ -102,7 +101,7 @@ impl Pairs {
                 this.link(param);
                 this.link(master);
                 this.rows.push(pair);
-            } else if low.is_low() || matches!(source, PairSource::Declared) {
+            } else if (low.is_low() || matches!(source, PairSource::Declared)) && refused.insert((param, master)) {
                 this.rejected.push(pair);
             }
         }

@@ -23,7 +23,7 @@ use crate::names::{Name, SeededMap, sym};
 use crate::ops::Effect;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// The pass; it has no options.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -86,6 +86,7 @@ impl Pass for LoadOrder {
         // of two loads of one cell the second goes behind the initialiser, and so may the first.
         let mut late: FxHashMap<usize, usize> = FxHashMap::default();
         let mut budget = room;
+        let mut marks = Marks::new(program.names().len());
         for &(pos, load) in loads.iter().rev() {
             let r = program.op(load);
             // `behind`: the initialiser of a later load of the same cell; this one may not pass that load.
@@ -93,13 +94,13 @@ impl Pass for LoadOrder {
             if !spend(&mut budget, events.count(r)) || pinned(r) {
                 continue;
             }
-            let loaded: FxHashSet<Name> = r.output_args().collect();
-            for (other, writes) in events.of(r, pos).into_iter().filter(|&(other, _)| other > pos) {
+            marks.mark(r.output_args());
+            for (other, writes) in events.of(r, |other| other > pos) {
                 let op = program.op(ops[other]);
-                match events.role(&effects, op, other, writes) {
+                match events.role(&effects, op, writes) {
                     // An op that makes one loaded cell from another works on what was loaded; but for the cast of a
                     // master, which is how a master is initialised.
-                    Role::Initialiser if op.input_args().any(|n| loaded.contains(&n)) && !casts_master(op) => break,
+                    Role::Initialiser if op.input_args().any(|n| marks.has(n)) && !casts_master(op) => break,
                     Role::Initialiser if other > behind => break,
                     Role::Initialiser => init = Some(other),
                     // Narrows what the initialiser overwrites.
@@ -128,7 +129,7 @@ impl Pass for LoadOrder {
                 moved.insert(load, (2 * init as u64 + 2, 0, seq));
                 continue;
             }
-            let set: FxHashSet<Name> = r.output_args().collect();
+            marks.mark(r.output_args());
             let mut lower: Key = (0, 0, 0);
             let mut lower_op: Option<(usize, Role)> = None;
             let mut targets: Vec<usize> = Vec::new();
@@ -137,34 +138,35 @@ impl Pass for LoadOrder {
                 continue;
             }
             // Position, and whether the op writes what is loaded.
-            let mut todo: BTreeMap<usize, bool> = events.of(r, pos);
+            let todo = events.of(r, |other| other != pos);
             // What the ops between derive from the loaded cells: it changes when the load goes before them,
             // so an op that reads it holds the load back like one that reads the cells themselves.
             let mut derived: FxHashSet<Name> = FxHashSet::default();
             // An op that reads the loaded value, perhaps float32, before it is narrowed: no narrowing may come
             // between the two.
-            let mut after = todo.range(pos + 1..).map(|(&i, _)| program.op(ops[i]));
+            let mut after = todo.iter().filter(|t| t.0 > pos).map(|&(i, _)| program.op(ops[i]));
             let first = after.find(|op| !matches!(effects.effect(*op), Effect::Load | Effect::Init));
             let read_wide = first.is_some_and(|op| effects.effect(op) != Effect::AmpInit);
             let mut affordable = true;
+            let mut todo = Todo { of_load: todo.into_iter().peekable(), of_derived: BTreeSet::new() };
             while let Some((other, writes)) = todo.pop_first() {
                 let op = program.op(ops[other]);
-                let role = match events.role(&effects, op, other, writes) {
+                let role = match events.role(&effects, op, writes) {
                     Role::Target if read_wide && effects.effect(op) == Effect::AmpInit => Role::Barrier,
                     role => role,
                 };
                 if role == Role::Target && other < pos {
-                    let made = events.derives(effects.effect(op), op, other, &set);
+                    let made = events.derives(effects.effect(op), op, other, r, &marks);
                     affordable &= spend(&mut budget, made.len());
-                    for n in made.into_iter().filter(|n| !set.contains(n)) {
-                        if !affordable || !derived.insert(n) {
+                    for n in made {
+                        if !affordable || marks.has(n) || !derived.insert(n) {
                             continue;
                         }
                         let between = events.between(n, other, pos);
                         affordable &= spend(&mut budget, between.len());
                         if affordable {
                             for touch in between.iter().filter(|t| t.reads) {
-                                todo.entry(touch.pos as usize).or_insert(false);
+                                todo.of_derived.insert(touch.pos as usize);
                             }
                         }
                     }
@@ -251,6 +253,51 @@ fn pinned(load: OpRef<'_>) -> bool {
 /// are only programs that load one cell thousands of times.
 const LOOKS: usize = 64;
 
+/// The cells that the load at hand brings.
+struct Marks {
+    by_name: Vec<u32>,
+    at_hand: u32,
+}
+
+impl Marks {
+    fn new(names: usize) -> Self {
+        Marks { by_name: vec![0; names], at_hand: 0 }
+    }
+
+    /// The next load is at hand.
+    fn mark(&mut self, names: impl Iterator<Item = Name>) {
+        self.at_hand += 1;
+        names.for_each(|n| self.by_name[n.index()] = self.at_hand);
+    }
+
+    fn has(&self, name: Name) -> bool {
+        self.by_name[name.index()] == self.at_hand
+    }
+}
+
+/// Ops still to be looked at for a load: positions, and whether each writes what is loaded.
+struct Todo {
+    /// ops that share a cell or a file with the load, ascending
+    of_load: std::iter::Peekable<std::vec::IntoIter<(usize, bool)>>,
+    /// ops that read what is derived from it
+    of_derived: BTreeSet<usize>,
+}
+
+impl Todo {
+    fn pop_first(&mut self) -> Option<(usize, bool)> {
+        let derived = self.of_derived.first().copied();
+        match self.of_load.peek() {
+            Some(&(pos, _)) if derived.is_none_or(|d| pos <= d) => {
+                if derived == Some(pos) {
+                    self.of_derived.pop_first();
+                }
+                self.of_load.next()
+            }
+            _ => self.of_derived.pop_first().map(|pos| (pos, false)),
+        }
+    }
+}
+
 /// An op that touches a cell.
 #[derive(Clone, Copy, Default)]
 struct Touch {
@@ -264,8 +311,7 @@ struct Events<'p> {
     starts: Vec<u32>,
     /// positions ascend within a row
     touches: Vec<Touch>,
-    /// by position: whether the op writes persistables alone
-    keeps: Vec<bool>,
+    cells: &'p Cells,
     /// by parameter: where an `amp_init` rewrites its master
     rewrites: FxHashMap<Name, Vec<(u32, Name)>>,
     by_file: SeededMap<&'p str, Vec<u32>>,
@@ -275,7 +321,7 @@ impl<'p> Events<'p> {
     fn new(
         program: &'p Program,
         effects: &Effects<'_>,
-        cells: &Cells,
+        cells: &'p Cells,
         global: crate::ir::BlockId,
         loads: &[(usize, OpId)],
     ) -> Self {
@@ -288,11 +334,9 @@ impl<'p> Events<'p> {
         let mut rewrites: FxHashMap<Name, Vec<(u32, Name)>> = FxHashMap::default();
         // In program order: cell, position, whether it is read. The last row of a cell, for merging.
         let mut rows: Vec<(Name, Touch)> = Vec::new();
-        let mut keeps = Vec::with_capacity(program.block(global).ops.len());
         let mut last = vec![u32::MAX; n];
         for (pos, op) in program.ops(global).enumerate() {
             let effect = effects.effect(op);
-            keeps.push(op.output_args().all(|n| cells.get(n).persistable));
             // What is derived from a loaded cell, and from that: a load that passes it changes it.
             if matches!(effect, Effect::Copy | Effect::Cast | Effect::Pure)
                 && op.input_args().any(|n| wanted[n.index()])
@@ -337,7 +381,7 @@ impl<'p> Events<'p> {
             touches[next[name.index()] as usize] = touch;
             next[name.index()] += 1;
         }
-        Events { starts, touches, keeps, rewrites, by_file }
+        Events { starts, touches, cells, rewrites, by_file }
     }
 
     fn row(&self, name: Name) -> &[Touch] {
@@ -367,19 +411,23 @@ impl<'p> Events<'p> {
         })
     }
 
-    /// Positions of the ops that share a cell or a file with a load, ascending, itself left out, and
-    /// whether each writes what is loaded.
-    fn of(&self, load: OpRef<'_>, pos: usize) -> BTreeMap<usize, bool> {
+    /// The wanted positions of ops that share a cell or a file with a load, ascending, and whether each writes
+    /// what is loaded.
+    fn of(&self, load: OpRef<'_>, want: impl Fn(usize) -> bool) -> Vec<(usize, bool)> {
         let cells = load.output_args().flat_map(|n| self.row(n)).map(|t| (t.pos as usize, t.writes));
         let saves = self.saves(load).iter().map(|&p| (p as usize, false));
-        let mut all: Vec<(usize, bool)> = cells.chain(saves).filter(|&(p, _)| p != pos).collect();
+        let mut all: Vec<(usize, bool)> = cells.chain(saves).filter(|&(p, _)| want(p)).collect();
         all.sort_unstable();
-        // From a sorted list a tree is built in linear time; of equal positions the last counts.
-        all.into_iter().collect()
+        all.dedup_by(|later, kept| {
+            let same = later.0 == kept.0;
+            kept.1 |= same && later.1;
+            same
+        });
+        all
     }
 
-    /// What the op at `pos` is to a load; `writes` is whether it writes what is loaded.
-    fn role(&self, effects: &Effects<'_>, op: OpRef<'_>, pos: usize, writes: bool) -> Role {
+    /// What an op is to a load; `writes` is whether it writes what is loaded.
+    fn role(&self, effects: &Effects<'_>, op: OpRef<'_>, writes: bool) -> Role {
         match effects.effect(op) {
             Effect::AmpInit => Role::Target,
             Effect::Load | Effect::Save | Effect::Resync | Effect::Unknown | Effect::Cond | Effect::While => {
@@ -387,22 +435,24 @@ impl<'p> Events<'p> {
             }
             _ if op.has_sub_blocks() => Role::Barrier,
             _ if writes => Role::Initialiser,
-            Effect::Copy | Effect::Cast | Effect::Pure if self.keeps[pos] => Role::Target,
+            Effect::Copy | Effect::Cast | Effect::Pure if op.output_args().all(|n| self.cells.get(n).persistable) => {
+                Role::Target
+            }
             _ => Role::Barrier,
         }
     }
 
-    /// The cells that a target, at `pos`, makes from what is loaded.
-    fn derives(&self, effect: Effect, op: OpRef<'_>, pos: usize, set: &FxHashSet<Name>) -> Vec<Name> {
+    /// The cells that a target, at `pos`, makes from what is loaded; those have `marks`.
+    fn derives(&self, effect: Effect, op: OpRef<'_>, pos: usize, load: OpRef<'_>, marks: &Marks) -> Vec<Name> {
         match effect {
             // It narrows each cell from itself, and makes masters from their parameters.
             Effect::AmpInit => {
                 let (params, masters) = (op.input(sym::MASTER_OF), op.output(sym::MASTER_PARAM_OUT));
                 // One op may list all parameters, and there may be one load for each: take the shorter way.
-                if params.len() <= set.len() {
-                    return params.iter().zip(masters).filter(|(p, _)| set.contains(p)).map(|(_, &m)| m).collect();
+                if params.len() <= load.output_args().count() {
+                    return params.iter().zip(masters).filter(|(p, _)| marks.has(**p)).map(|(_, &m)| m).collect();
                 }
-                let rewrites = set.iter().filter_map(|n| self.rewrites.get(n)).flatten();
+                let rewrites = load.output_args().filter_map(|n| self.rewrites.get(&n)).flatten();
                 rewrites.filter(|r| r.0 as usize == pos).map(|r| r.1).collect()
             }
             _ => op.output_args().collect(),

@@ -4,13 +4,14 @@
 //! parameters has a master for each in `MasterParam`/`MasterParamOut` (one that exists by Paddle's name is
 //! adopted); each master is declared in both sections and written in startup; no master that startup
 //! casts is seeded from a narrowed value while the float32 value was at hand. *Preserves*: every other
-//! op and its order. *Cost*: one symbolic sweep of startup and one scan of main.
+//! op and its order. *Cost*: one scan of startup and main; where startup narrows before it makes a master, one
+//! symbolic sweep of startup.
 //!
 //! A new or moved cast says `in_dtype = f32`, which is true at its place (Paddle writes f16 there).
 
 use super::{Pass, PassCx, PassError};
 use crate::analysis::cells::Cells;
-use crate::analysis::exec::{Exec, ExecOptions, Observer, Writer};
+use crate::analysis::exec::{Exec, ExecOptions, Observer, Writer, cast_to};
 use crate::analysis::facts::Facts;
 use crate::analysis::pairs::split_master_name;
 use crate::analysis::values::{Known, Value, ValueId};
@@ -145,6 +146,9 @@ fn declare(
     put(Section::Main, of_master.main, of_param.main);
 }
 
+/// A list of ops in [`Watch::written`], by its last entry counted from 1; 0 is the empty list.
+type Writes = u32;
+
 /// What startup does to the parameter and master of each pair.
 #[derive(Clone, Default)]
 struct Seed {
@@ -157,7 +161,7 @@ struct Seed {
     /// last op of the global block that wrote the parameter
     param_writer: Option<OpId>,
     /// ops that wrote the master since the parameter was narrowed
-    writes: Vec<OpId>,
+    writes: Writes,
     /// whether something reads the master since then, or writes it from elsewhere, so that nothing may move
     blocked: bool,
     /// the last cast that made the master from the parameter
@@ -173,7 +177,7 @@ struct MasterCast {
     /// whether the wide source still held its value
     source_holds: bool,
     /// ops that wrote the master since the narrowing, the cast last: they go before it together
-    writes: Vec<OpId>,
+    writes: Writes,
     blocked: bool,
 }
 
@@ -189,6 +193,21 @@ struct Watch {
     wide_before: Vec<Option<ValueId>>,
     /// pairs that have one
     touched: Vec<usize>,
+    /// ops, each with the list that it prolongs
+    written: Vec<(OpId, Writes)>,
+}
+
+impl Watch {
+    /// The ops of a list, in program order.
+    fn ops(&self, mut list: Writes) -> Vec<OpId> {
+        let mut out = Vec::new();
+        while let Some(&(op, before)) = (list as usize).checked_sub(1).and_then(|i| self.written.get(i)) {
+            out.push(op);
+            list = before;
+        }
+        out.reverse();
+        out
+    }
 }
 
 impl Observer for Watch {
@@ -216,7 +235,8 @@ impl Observer for Watch {
                 let seed = &mut self.seeds[i];
                 seed.blocked |= op.block() != self.global || op.outputs().flat_map(|s| s.args).count() != 1;
                 seed.blocked |= !from_param && exec.effects.effect(op) != Effect::Init;
-                seed.writes.push(op.id);
+                self.written.push((op.id, seed.writes));
+                seed.writes = self.written.len() as u32;
                 if from_param {
                     let (p, source) = (exec.value(pair.param), seed.wide_source);
                     let holds = |(t, _): (Name, OpId)| {
@@ -228,7 +248,7 @@ impl Observer for Watch {
                         narrowed_at: seed.narrowed_at,
                         wide_source: source,
                         source_holds: source.is_some_and(holds),
-                        writes: seed.writes.clone(),
+                        writes: seed.writes,
                         blocked: seed.blocked,
                     });
                 }
@@ -256,7 +276,7 @@ impl Observer for Watch {
                 let in_place = from.is_some() && self.wide_before[i] == from;
                 let loaded = exec.effects.effect(op) == Effect::Load;
                 if in_place {
-                    (seed.writes, seed.blocked) = (Vec::new(), false);
+                    (seed.writes, seed.blocked) = (0, false);
                     seed.narrowed_at = Some(op.id);
                     seed.first_narrowing.get_or_insert(op.id);
                 } else if maybe_wide(exec.values.known(v)) {
@@ -267,11 +287,39 @@ impl Observer for Watch {
                 } else if let (Effect::Cast, &[t], Some(from)) = (exec.effects.effect(op), op.input(sym::X), from) {
                     let held = exec.value(t) == from && exec.values.known(from) == Known::Is(DType::F32);
                     seed.wide_source = held.then_some((t, op.id));
-                    (seed.writes, seed.blocked) = (Vec::new(), false);
+                    (seed.writes, seed.blocked) = (0, false);
                 }
             }
         }
     }
+}
+
+/// Whether one look at startup tells that nothing is left to do: each master is declared and written, and
+/// nothing that may narrow a value stands before the last write of a master. Most programs are so.
+fn seeded(facts: &Facts<'_>, global: BlockId) -> bool {
+    let Facts { program, effects, cells, pairs, .. } = facts;
+    let mut open = pairs.rows().len();
+    let mut written = vec![false; open];
+    let mut may_narrow = false;
+    for op in program.ops(global) {
+        match effects.effect(op) {
+            Effect::Init | Effect::Copy | Effect::Pure | Effect::Opaque | Effect::Save => {}
+            Effect::Load if op.attr(sym::LOAD_AS_FP16).is_none() => {}
+            Effect::Cast if cast_to(op).is_some_and(|d| !d.is_low()) => {}
+            _ => {
+                may_narrow = true;
+                continue;
+            }
+        }
+        for i in op.output_args().flat_map(|n| pairs.of(n).filter(move |&i| pairs.rows()[i].master == n)) {
+            if may_narrow {
+                return false;
+            }
+            open -= usize::from(!std::mem::replace(&mut written[i], true));
+        }
+    }
+    let declared = |n| cells.get(n).startup.is_some() && cells.get(n).main.is_some();
+    open == 0 && pairs.rows().iter().all(|p| declared(p.master))
 }
 
 /// Makes startup write each master, from the float32 value where there is one.
@@ -281,10 +329,14 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
         return EditSummary::default();
     }
     let facts = Facts::new(program, cx.ops, &cx.declared);
+    if seeded(&facts, global) {
+        return EditSummary::default();
+    }
     let Facts { cells, pairs, .. } = &facts;
     let mut exec = Exec::new(&facts, ExecOptions { ignore_rewrite: true, ..ExecOptions::default() });
     let n = pairs.rows().len();
-    let mut watch = Watch { global, seeds: vec![Seed::default(); n], wide_before: vec![None; n], touched: Vec::new() };
+    let (seeds, wide_before) = (vec![Seed::default(); n], vec![None; n]);
+    let mut watch = Watch { global, seeds, wide_before, touched: Vec::new(), written: Vec::new() };
     exec.run(Section::Startup, &mut watch);
 
     let mut edit = Edit::new();
@@ -320,7 +372,7 @@ fn seed(program: &mut Program, cx: &PassCx<'_>, pass: &str) -> EditSummary {
         if program.op(made.op).block() != global || (moves && made.blocked) {
             continue;
         }
-        let casts = if moves { made.writes.clone() } else { vec![made.op] };
+        let casts = if moves { watch.ops(made.writes) } else { vec![made.op] };
         for &op in &casts {
             let says = program.op(op).attr(sym::IN_DTYPE).and_then(|v| v.as_int());
             if says.is_some_and(|code| code != i64::from(DType::F32.code())) {

@@ -19,8 +19,7 @@ impl<'a> Exec<'a> {
         let stored = op.attr(sym::STORED_DTYPES).and_then(AttrValue::to_ints).unwrap_or_default();
         let as_fp16 = op.attr(sym::LOAD_AS_FP16).and_then(AttrValue::as_bool) == Some(true);
         for (i, &name) in op.output(sym::OUT).iter().enumerate() {
-            let key = keys.get(i).map_or(self.program.name(name), |k| k);
-            let mut key = self.keys.number(key);
+            let mut key = keys.get(i).map_or(name.index() as u32, |k| self.key_number(k));
             if op.kind() != sym::LOAD {
                 // Tensors without names: the place counts as well as the name that the load gives.
                 let (named, next) = (key, u32::MAX - self.named.len() as u32);

@@ -14,6 +14,8 @@ pub(super) const UNSET: State = State(u32::MAX);
 const OPAQUE: u32 = u32::MAX - 0xff;
 const OPAQUE_UP_TO_F32: State = State(OPAQUE + 0x80);
 const OPAQUE_UNKNOWN: State = State(OPAQUE + 0x81);
+/// What an earlier step of main left in the cell.
+pub(super) const STEP: State = State(OPAQUE + 0x82);
 
 impl State {
     pub(super) fn of(v: ValueId) -> State {
@@ -36,7 +38,7 @@ impl State {
 
     pub(super) fn opaque(self) -> Option<Known> {
         match self {
-            UNSET => None,
+            UNSET | STEP => None,
             OPAQUE_UP_TO_F32 => Some(Known::UpToF32),
             OPAQUE_UNKNOWN => Some(Known::Unknown),
             State(s) => s.checked_sub(OPAQUE).map(|code| Known::Is(DType::from_code(code as i32))),
