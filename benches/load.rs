@@ -27,7 +27,7 @@ fn names() -> impl Iterator<Item = String> {
     (0..400).map(|i| format!("layers.{i}.weight"))
 }
 
-/// Shapes of the peers' checkpoint: half of the tensors hold most of it.
+/// Shapes: half of the tensors hold most of it.
 fn shape(i: usize, megabytes: usize) -> Vec<u64> {
     let scale = |n: usize| ((n as f64 * (megabytes as f64 / 2000.0).sqrt()) as u64).max(1);
     match i {
@@ -92,24 +92,18 @@ fn best(mut f: impl FnMut()) -> f64 {
         .fold(f64::INFINITY, f64::min)
 }
 
-/// Processor seconds of this process so far, all threads: on a shared machine they tell more than the clock.
-fn cpu() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<f64> =
-        stat.rsplit(") ").next().unwrap_or_default().split(' ').filter_map(|f| f.parse().ok()).collect();
-    // utime and stime, in hundredths of a second; the state, a letter, does not count.
-    fields.get(10..12).map_or(0.0, |t| (t[0] + t[1]) / 100.0)
-}
-
-/// The least wall time and the least processor time.
-fn both(mut f: impl FnMut()) -> (f64, f64) {
-    let mut least = (f64::INFINITY, f64::INFINITY);
-    for _ in 0..RUNS {
-        let (start, before) = (Instant::now(), cpu());
-        f();
-        least = (least.0.min(start.elapsed().as_secs_f64()), least.1.min(cpu() - before));
-    }
-    least
+/// The least time of some loads, each in a process of its own, as a job's load is: what an allocator has kept from
+/// the load before does not count. The time is that of the load, without the process.
+fn cold(path: &Path, masters: bool, threads: usize) -> (f64, f64) {
+    let exe = std::env::current_exe().expect("it runs");
+    let once = || {
+        let mut child = std::process::Command::new(&exe);
+        child.args(["--one", if masters { "masters" } else { "low" }, &threads.to_string()]).arg(path);
+        let out = String::from_utf8(child.output().expect("it runs").stdout).expect("numbers");
+        let mut numbers = out.split_whitespace().map(|n| n.parse::<f64>().expect("a number"));
+        (numbers.next().expect("seconds"), numbers.next().expect("megabytes"))
+    };
+    (0..RUNS).map(|_| once()).min_by(|a, b| a.0.total_cmp(&b.0)).expect("some runs")
 }
 
 fn peak_mb() -> f64 {
@@ -119,6 +113,14 @@ fn peak_mb() -> f64 {
 }
 
 fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    if let Some(at) = args.iter().position(|a| a == "--one") {
+        let (masters, threads) = (args[at + 1] == "masters", args[at + 2].parse().expect("a number"));
+        let start = Instant::now();
+        let scope = load(Path::new(&args[at + 3]), masters, threads);
+        println!("{} {}", start.elapsed().as_secs_f64(), peak_mb() - scope.bytes() as f64 / 1048576.0);
+        return;
+    }
     let megabytes = std::env::args().skip(1).find_map(|a| a.parse().ok()).unwrap_or(2000);
     let dir = tempfile::tempdir().expect("a directory");
     let paths = ["m.safetensors", "m.pdparams", "dist"].map(|n| dir.path().join(n));
@@ -146,30 +148,17 @@ fn main() {
         w.finish().expect("it is written");
     }
     let bytes = std::fs::metadata(&paths[0]).expect("it is there").len();
-    plain_read(&paths[0], 1);
-    let base = peak_mb();
-    drop(load(&paths[0], false, 1));
     println!("{} MB, 400 tensors, float32, warm; best of {RUNS}", bytes / 1_000_000);
-    println!(
-        "peak memory of a load into float16: {:.0} MB above the target's size",
-        peak_mb() - base - bytes as f64 / 2.0 / 1048576.0
-    );
     for threads in [1, 2] {
-        let plain = both(|| plain_read(&paths[0], threads as u64));
-        println!(
-            "{threads} thread(s): plain read {:.3} s, {:.1} GB/s, {:.2} s of processors",
-            plain.0,
-            bytes as f64 / plain.0 / 1e9,
-            plain.1
-        );
+        let plain = best(|| plain_read(&paths[0], threads as u64));
+        println!("{threads} thread(s): plain read {plain:.3} s, {:.1} GB/s", bytes as f64 / plain / 1e9);
         for path in &paths {
             let format = path.file_name().unwrap_or_default().to_string_lossy();
             for (what, masters) in [("into f16", false), ("with masters", true)] {
-                let (wall, busy) = both(|| drop(black_box(load(path, masters, threads))));
+                let (wall, extra) = cold(path, masters, threads);
+                let ratio = wall / plain;
                 println!(
-                    "  {format:14} {what:12} {wall:.3} s = {:.2} x plain; processors {:.2} x",
-                    wall / plain.0,
-                    busy / plain.1
+                    "  {format:14} {what:12} {wall:.3} s = {ratio:.2} x plain; peak {extra:.0} MB above the target"
                 );
             }
         }
@@ -203,7 +192,7 @@ fn main() {
     File::open(&metadata).and_then(|mut f| f.read_to_end(&mut plain)).expect("it reads");
     let reading = best(|| drop(black_box(DistMetadata::open(&metadata).expect("it opens"))));
     println!(
-        "metadata of 100,000 keys, {:.1} MB: {:.1} ms (Paddle 3.3.1: 1300 ms on the machine of the peers)",
+        "metadata of 100,000 keys, {:.1} MB: {:.1} ms (paddle.load of 3.3.1: 870 ms of processor time)",
         plain.len() as f64 / 1e6,
         reading * 1e3
     );

@@ -102,12 +102,13 @@ pub(crate) fn prefer_huge_pages<T>(memory: &mut [T]) {
         const PAGE: usize = 4096;
         let bytes = std::mem::size_of_val(memory);
         let start = memory.as_mut_ptr() as usize;
-        let first = start.next_multiple_of(PAGE);
-        let end = (start + bytes) / PAGE * PAGE;
+        // Whole pages that hold a byte of it, the first and last included: an allocator's header at the front
+        // must not keep the first huge page from being one.
+        let (first, end) = (start / PAGE * PAGE, (start + bytes).next_multiple_of(PAGE));
         // Less than a huge page cannot be one.
-        if end.saturating_sub(first) >= 2 << 20 {
-            // SAFETY: the range lies within `memory`, which is borrowed mutably, and this advice changes neither
-            // its content nor its mapping; an error is of no consequence.
+        if bytes >= 2 << 20 {
+            // SAFETY: every page of the range holds a byte of `memory` and so is mapped; this advice changes
+            // neither content nor mapping, whoever owns the rest of a page; an error is of no consequence.
             let _ = unsafe {
                 rustix::mm::madvise(first as *mut std::ffi::c_void, end - first, rustix::mm::Advice::LinuxHugepage)
             };
