@@ -52,7 +52,7 @@ fn main() {
                 interp.run_observed(Section::Main, &mut scope, &feeds, &fetch, &mut profile).unwrap();
             }
             let mut rows: Vec<_> = profile.kinds.iter().collect();
-            rows.sort_by(|a, b| b.1.time.cmp(&a.1.time));
+            rows.sort_by_key(|row| std::cmp::Reverse(row.1.time));
             for (kind, cost) in rows.into_iter().take(14) {
                 let us = cost.time.as_secs_f64() * 1e6 / steps as f64;
                 println!("  {kind:34} {us:8.1} us a step");

@@ -430,7 +430,7 @@ fn run_watches_ops_pairs_and_costs() {
     let (_dir, path) = temp();
     let feed = format!("{path}/batch.safetensors");
     batch(&feed, &[("x", 8), ("y", 1)]);
-    let ran = job("run", &["--schedule", GOOD, "--feed", &feed, "--trace", "--profile", "--check-nan"]).exits(0);
+    let ran = job("run", &["--schedule", GOOD, "--feed", &feed, "--trace", "--profile"]).exits(0);
     let lines: Vec<&str> = ran.text().lines().collect();
     let traced = |start: &str, kind: &str| {
         lines.iter().any(|l| l.starts_with(start) && l.contains(&format!(" {kind} ")) && l.contains(" nan 0 inf 0"))
@@ -439,6 +439,9 @@ fn run_watches_ops_pairs_and_costs() {
     assert!(traced("step 1 main: blocks[0].ops[", "mul"), "{}", ran.text());
     assert!(lines.iter().any(|l| l.ends_with("  sgd")), "{}", ran.text());
     ran.says(&["variables held at most "]);
+    // The program's loss scale of 65536 overflows float16 in the first step, which is then skipped.
+    let nan = job("run", &["--schedule", GOOD, "--feed", &feed, "--check-nan"]).exits(2);
+    nan.says(&["mul_grad(", "`fc_1.w_0@GRAD` (f16[16, 1]) holds a NaN; inputs were f16[4, 1], f16[4, 16], f16[16, 1]"]);
     // In step through both steps; out of it when nothing brings the loaded values to the masters.
     let two = ["--feed", &feed, "--steps", "2", "--check-coherence"];
     job("run", &[&["--schedule", GOOD][..], &two].concat()).exits(0).says(&["4 pairs in step, compared "]);

@@ -98,30 +98,34 @@ pub(super) struct Dead {
 }
 
 impl Dead {
-    /// Every name that the block uses, under its last use; sub-blocks count as uses of their op.
+    /// Every name that the block uses, under its last use.
     fn new(program: &Program, section: Section) -> Dead {
         let Some(block) = program.global_block(section) else { return Dead::default() };
         let mut last: FxHashMap<Name, u32> = FxHashMap::default();
         let mut uses = |op: OpRef<'_>, at: u32| {
-            for slot in op.inputs().chain(op.outputs()) {
-                last.extend(slot.args.iter().map(|&name| (name, at)));
+            for &name in op.inputs().chain(op.outputs()).flat_map(|slot| slot.args) {
+                let last = last.entry(name).or_insert(at);
+                *last = at.max(*last);
             }
         };
-        let mut ops = 0;
+        let (mut ops, mut control) = (0, None);
         for op in program.ops(block) {
             uses(op, ops);
-            if op.has_sub_blocks() {
-                // A gradient block reads what its forward block left, and more than the op names: with
-                // control flow, everything that some sub-block uses lives to the end of the last one.
-                for b in program.section_blocks(section).filter(|&b| b != block) {
-                    program.ops(b).for_each(|inner| uses(inner, ops));
-                }
-            }
+            control = if op.has_sub_blocks() { Some(ops) } else { control };
             ops += 1;
+        }
+        // A gradient block reads what its forward block left, and more than the op names: with control flow,
+        // everything that some sub-block uses lives to the end of the last op that runs one.
+        if let Some(at) = control {
+            for b in program.section_blocks(section).filter(|&b| b != block) {
+                program.ops(b).for_each(|op| uses(op, at));
+            }
         }
         let mut rows: Vec<(u32, Name)> = last.into_iter().map(|(name, at)| (at, name)).collect();
         rows.sort_unstable();
-        let ends = (0..ops).map(|i| rows.partition_point(|&(at, _)| at <= i) as u32).collect();
+        let mut ends = vec![0u32; ops as usize];
+        rows.iter().for_each(|&(at, _)| ends[at as usize] += 1);
+        (1..ends.len()).for_each(|i| ends[i] += ends[i - 1]);
         Dead { names: rows.into_iter().map(|(_, name)| name).collect(), ends }
     }
 

@@ -116,7 +116,7 @@ pub struct PairCheck {
 }
 
 impl PairCheck {
-    /// For these pairs, as [`crate::analysis::coherence`] finds them.
+    /// For these pairs, as [`coherence`](crate::analysis::coherence()) finds them.
     pub fn new(pairs: impl IntoIterator<Item = Pair>) -> PairCheck {
         let pairs: Vec<Pair> = pairs.into_iter().collect();
         let mut of: BTreeMap<Name, Vec<usize>> = BTreeMap::new();

@@ -135,11 +135,11 @@ impl Target {
         let low = self.dtype.is_low();
         if let (Some(name), true, Data::F32(values)) = (from.filter(|_| from == to), low, master.data())
             && let Some(mut own) = cx.machine.lend(name)
+            && own.dtype() == self.dtype
+            && own.len() == values.len()
         {
-            if own.dtype() == self.dtype && own.len() == values.len() {
-                narrow_into(values, own.data_mut(), Narrowing::NearestEven)?;
-                return Ok(own);
-            }
+            narrow_into(values, own.data_mut(), Narrowing::NearestEven)?;
+            return Ok(own);
         }
         Ok(master.cast(self.dtype, Narrowing::NearestEven)?)
     }
