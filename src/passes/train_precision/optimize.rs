@@ -56,9 +56,8 @@ pub(super) fn rewrite(
     let mut t = Typer::new(work, low);
     let losses: FxHashSet<OpId> = steps.iter().flat_map(|s| s.losses.iter().copied()).collect();
     let params: FxHashSet<Name> = steps.iter().flat_map(|s| &s.params).flat_map(|p| p.1.iter().copied()).collect();
-    let fixed = |program: &Program, name: Name| {
-        grads.of(name).is_some() || params.contains(&name) || program.name(name).contains(".cast_fp")
-    };
+    // What keeps its dtype: gradients and parameters; what stands between follows them.
+    let fixed = |name: Name| grads.of(name).is_some() || params.contains(&name);
     for &op in others.iter().filter(|op| !losses.contains(op)) {
         t.fix(op, &fixed);
     }
@@ -92,7 +91,7 @@ pub(super) struct One<'o, 't, 'w> {
     pub t: &'o mut Typer<'w>,
     pub kinds: &'o Kinds<'t>,
     pub plan: Plan,
-    pub fixed: &'o dyn Fn(&Program, Name) -> bool,
+    pub fixed: &'o dyn Fn(Name) -> bool,
     /// gradients that ops behind read under another name
     pub renamed: FxHashMap<Name, Name>,
     /// accumulators that became 16-bit

@@ -162,7 +162,7 @@ impl<'t> Typer<'t> {
     /// Makes an op compute in the dtype of its X (when its kind follows that) or in float32: other operands are
     /// cast, results get that dtype, or are cast when `fixed` says that their variable keeps its own.
     /// A control op is left alone; its blocks hold ops of their own.
-    pub fn fix(&mut self, op: OpId, fixed: &dyn Fn(&Program, Name) -> bool) {
+    pub fn fix(&mut self, op: OpId, fixed: &dyn Fn(Name) -> bool) {
         if self.work.op(op).has_sub_blocks() {
             return;
         }
@@ -190,7 +190,7 @@ impl<'t> Typer<'t> {
         for name in outputs {
             let Some(d) = self.dtype(block, name).filter(|&d| self.castable(d) && d != dtype) else { continue };
             let Some(var) = self.decls.find(block, name) else { continue };
-            if !fixed(self.work, name) {
+            if !fixed(name) {
                 self.set_dtype(var, dtype);
                 continue;
             }
