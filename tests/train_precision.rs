@@ -16,7 +16,7 @@ use mastercast::verify::{Checks, DeclIndex, verify};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use training::cases::{Case, Files, cases, read_dir};
-use training::compare::{differences, faults, sequence, signature};
+use training::compare::{attributes, differences, faults, sequence, signature};
 
 /// The rewritten program and Paddle's; checks what must hold of the rewritten one.
 fn rewrite(case: &Case) -> Result<(Program, Program, Program), String> {
@@ -84,7 +84,13 @@ fn table(models: BTreeMap<String, Files>) -> (usize, Vec<String>) {
             let differing = differences(&ours, &theirs);
             if differing.is_empty() {
                 row.equal += 1;
-                row.ordered += usize::from(sequence(&ours) == sequence(&theirs));
+                if sequence(&ours) == sequence(&theirs) {
+                    row.ordered += 1;
+                    let odd = attributes(&ours, &theirs);
+                    if let Some(first) = odd.first() {
+                        unexplained.push(format!("{id}: {} attributes, first {first}", odd.len()));
+                    }
+                }
                 continue;
             }
             let mut reasons = faults(&source, &theirs);
@@ -185,8 +191,7 @@ fn the_pieces_of_decorate_are_those_of_paddle() {
             // Paddle's program up to its gradients, and the rest again.
             let mut again = theirs.clone();
             let global = again.global_block(Section::Main).unwrap();
-            let last =
-                again.ops(global).filter(|op| op.role().is_some_and(|r| r.has(Role::BACKWARD))).last().unwrap().id;
+            let last = again.ops(global).rfind(|op| op.role().is_some_and(|r| r.has(Role::BACKWARD))).unwrap().id;
             let behind: Vec<_> =
                 again.block(global).ops.iter().skip_while(|&&op| op != last).skip(1).copied().collect();
             let mut edit = Edit::new();

@@ -129,6 +129,12 @@ pub enum TrainError {
         /// the parameter
         param: String,
     },
+    /// a gradient is used before all are there, so that it cannot be unscaled with them
+    #[error("a gradient op uses the gradient of `{param}` before those of all parameters are made")]
+    UsedEarly {
+        /// the parameter
+        param: String,
+    },
     /// a gradient is read that would no longer be written
     #[error("the gradient `{name}` is used in a way that is not understood (by {kind}, op {index} of block {block})")]
     Gradient {
