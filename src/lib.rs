@@ -32,7 +32,7 @@
 //! 4. [`text`], [`paddle`]: front ends; each reads and prints without loss.
 //! 5. [`diag`], [`verify`]: findings about the user's program; numbered invariants.
 //! 6. [`analysis`]: effects, dependences, pairs, symbolic values, the proof.
-//! 7. [`passes`]: `master-casts`, `load-order`, `resync`, `lower`, and the manager.
+//! 7. [`passes`]: `precision`, `train-precision`, `master-casts`, `load-order`, `resync`, `lower`, and the manager.
 //! 8. [`ckpt`], [`convert`]: checkpoints, and float conversions at memory speed.
 //! 9. [`schedule`]: the order of a script, written into the program as ops.
 //! 10. [`interp`]: what the programs compute.

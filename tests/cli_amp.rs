@@ -113,3 +113,59 @@ fn lists_and_profiles_are_data() {
     let ran = run(&["amp", "--main", MLP, "--level", "O2", "--device", toml.to_str().unwrap(), "--why", "fc_0.tmp_1"]);
     assert!(ran.out.contains("no kernel of the type"), "{} {}", ran.out, ran.err);
 }
+
+const STARTUP: &str = "mlp/startup.train.fp32.pb";
+const TRAIN: &str = "mlp/train.fp32.pb";
+
+#[test]
+fn a_training_program_is_rewritten_and_proved() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().to_str().unwrap();
+    let job = ["amp", "--training", "--startup", STARTUP, "--main", TRAIN];
+    let rest = ["--level", "O2", "--dtype", "float16", "--master-grad", "--loss-scale", "1024", "--out", out];
+    let ran = run(&[&job[..], &rest].concat());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("after:  4 of 4 pairs proved in step"), "{}", ran.err);
+    let report: Value = serde_json::from_slice(&std::fs::read(dir.path().join("report.json")).unwrap()).unwrap();
+    assert_eq!(report["low"], serde_json::json!(["fc_0.b_0", "fc_0.w_0", "fc_1.b_0", "fc_1.w_0"]));
+    assert_eq!((&report["lowered"]["in_step"], &report["options"]["master_grad"]), (&true.into(), &true.into()));
+    // What it wrote is in step by itself, and is left alone by a second call.
+    let (startup, main) = (format!("{out}/startup.pb"), format!("{out}/main.pb"));
+    let check = run(&["check", "--startup", &startup, "--main", &main]);
+    assert_eq!(check.code, 0, "{}", check.err);
+    let again = run(&[
+        "amp",
+        "--training",
+        "--startup",
+        &startup,
+        "--main",
+        &main,
+        "--schedule",
+        "startup, main",
+        "--level",
+        "O2",
+        "--out",
+        &format!("{out}/again"),
+    ]);
+    assert_eq!(again.code, 0, "{}", again.err);
+    assert_eq!(std::fs::read(&main).unwrap(), std::fs::read(dir.path().join("again/main.pb")).unwrap());
+}
+
+#[test]
+fn what_training_does_not_take_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("none");
+    let out = out.to_str().unwrap();
+    let cases: [(&[&str], &str); 4] = [
+        (&["amp", "--training", "--main", MLP, "--out", out], "no gradient ops"),
+        (&["amp", "--training", "--main", TRAIN, "--startup", STARTUP, "--loss-scale", "0", "--out", out], "above 0"),
+        (&["amp", "--training", "--forward", "--main", TRAIN, "--out", out], "--forward"),
+        (&["amp", "--main", TRAIN, "--master-grad", "--out", out], "--training"),
+    ];
+    for (args, text) in cases {
+        let ran = run(args);
+        assert_eq!(ran.code, 2, "{args:?}: {}", ran.err);
+        assert!(ran.err.contains(text), "{args:?}: {}", ran.err);
+        assert!(!std::path::Path::new(out).exists(), "{args:?}");
+    }
+}

@@ -11,10 +11,10 @@ mod training;
 
 use mastercast::convert::Narrowing;
 use mastercast::interp::{Interpreter, Scope, Tensor};
-use mastercast::ir::{DType, Program, Section};
+use mastercast::ir::{DType, Program, Role, Section, VarFlag};
 use mastercast::paddle::proto::read_program;
-use mastercast::passes::precision::Level;
-use mastercast::passes::{Pass, PassCx};
+use mastercast::passes::precision::{Level, LowType};
+use mastercast::passes::{Pass, PassCx, TrainPrecision};
 use models::Tensors;
 use models::archive::{Archive, initial};
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,4 +175,66 @@ fn three_steps_are_the_same_bits() {
     println!("{all} programs compute the same bits");
     assert!(all >= 340 || !only.is_empty(), "{all}");
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Something to feed a variable: floats in [-1, 1), small integers.
+fn feed(name: &str, dtype: DType, shape: &[i64]) -> Tensor {
+    let shape: Vec<usize> = shape.iter().map(|&d| usize::try_from(d).unwrap_or(4)).collect();
+    let n: usize = shape.iter().product();
+    let at = |i: usize| (i * 7919 + name.len() * 104_729) % 1000;
+    match dtype {
+        DType::I64 => Tensor::new(&shape, (0..n).map(|i| at(i) as i64 % 3).collect::<Vec<i64>>()).unwrap(),
+        DType::F32 => Tensor::new(&shape, (0..n).map(|i| at(i) as f32 / 500.0 - 1.0).collect::<Vec<f32>>()).unwrap(),
+        other => panic!("{name}: {other}"),
+    }
+}
+
+/// Programs that Paddle does not decorate, or not soundly: losses near those of float32.
+#[test]
+fn odd_training_programs_stay_near_float32() {
+    let mut failed = Vec::new();
+    let mut runs = 0;
+    for (model, files) in parity::cases::unpack(include_bytes!("data/amp/extra.zst")) {
+        let source = read_program(Some(&files["startup.pb"]), Some(&files["main.pb"])).unwrap();
+        let global = source.global_block(Section::Main).unwrap();
+        let vars = source.block(global).vars.iter().map(|&v| (v, source.var(v)));
+        let fed = vars.filter(|(_, v)| v.flags.is(VarFlag::NeedCheckFeed));
+        let feeds: Tensors = fed
+            .map(|(id, v)| (source.name(v.name).to_owned(), feed(source.name(v.name), v.dtype, source.shape(id))))
+            .collect();
+        let fetch: Vec<String> = source
+            .ops(global)
+            .filter(|op| op.role() == Some(Role(257)))
+            .map(|op| source.name(op.output_args().next().unwrap()).trim_end_matches("@GRAD").to_owned())
+            .collect();
+        let wide = match train(&source, &feeds, &fetch) {
+            Ok(wide) => wide,
+            Err(e) => {
+                println!("{model}: float32 is not run: {e}");
+                continue;
+            }
+        };
+        for (level, dtype) in
+            [(Level::O1, LowType::Float16), (Level::O2, LowType::Float16), (Level::O2, LowType::BFloat16)]
+        {
+            for master_grad in [false, true] {
+                let options = TrainPrecision { level, dtype, master_grad, ..TrainPrecision::default() };
+                let mut ours = source.clone();
+                options.run(&mut ours, &mut PassCx::default()).unwrap_or_else(|e| panic!("{model} {level:?}: {e}"));
+                runs += 1;
+                match train(&ours, &feeds, &fetch) {
+                    Ok(mine) => {
+                        let v = far(&mine, &wide);
+                        println!("{model:<10} {level:?} {dtype:?} {master_grad}: {v:.0e}");
+                        if v.is_nan() || v > 0.03 {
+                            failed.push(format!("{model} {level:?} {dtype:?} {master_grad}: {v} from float32"));
+                        }
+                    }
+                    Err(e) => failed.push(format!("{model} {level:?} {dtype:?} {master_grad}: {e}")),
+                }
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(runs >= 24, "{runs}");
 }

@@ -11,11 +11,11 @@
 //! (`static.amp.decorate`), in the same order.
 //!
 //! # How
-//! 1. Backward and optimizer ops are set aside, and `precision` rewrites what is left ([`split`]).
-//! 2. Each gradient op is matched with its forward op ([`matching`]); what that op now reads and writes says what
+//! 1. Backward and optimizer ops are set aside, and `precision` rewrites what is left (`split`).
+//! 2. Each gradient op is matched with its forward op (`matching`); what that op now reads and writes says what
 //!    the gradient op reads and writes. The gradient of a copy is cast to become one of the variable, behind
-//!    the gradient ops of all that reads the copy; sums are split accordingly ([`backward`]).
-//! 3. Loss scaling ([`scaling`]), then clip, regularisation and optimizer ([`optimize`]).
+//!    the gradient ops of all that reads the copy; sums are split accordingly (`backward`).
+//! 3. Loss scaling ([`scaling`]), then clip, regularisation and optimizer (`optimize`).
 //! 4. `master-casts` gives optimizers their masters.
 //!
 //! An op that is not understood computes in float32, through casts.
@@ -126,6 +126,12 @@ pub enum TrainError {
     /// an optimizer updates a parameter of which the backward pass makes no gradient under Paddle's names
     #[error("no gradient op makes a gradient of `{param}`, which an optimizer updates: it cannot be unscaled")]
     Untraced {
+        /// the parameter
+        param: String,
+    },
+    /// a gradient is used before all are there, so that it cannot be unscaled with them
+    #[error("a gradient op uses the gradient of `{param}` before those of all parameters are made")]
+    UsedEarly {
         /// the parameter
         param: String,
     },

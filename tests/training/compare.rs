@@ -72,6 +72,44 @@ pub fn sequence(program: &Program) -> Vec<Vec<String>> {
     blocks.map(|b| program.ops(b).map(|op| signature(program, &decls, b, op)).collect()).collect()
 }
 
+/// Attributes that say where an op is made, or that a kernel library sets: they change nothing of what is computed.
+const APART: &[&str] = &[
+    "op_namescope",
+    "op_callstack",
+    "use_mkldnn",
+    "mkldnn_data_type",
+    "use_quantizer",
+    "Scale_x",
+    "Scale_y",
+    "Scale_out",
+];
+
+/// Attributes of ops of main, by kind, name and value, that one program has more of; roles are among them. Attributes
+/// that only one writes for a kind are left out, and `multi_precision` where Paddle leaves masters idle.
+pub fn attributes(ours: &Program, theirs: &Program) -> Vec<String> {
+    let all = |p: &Program| {
+        let mut out: BTreeMap<(String, String), BTreeMap<String, i64>> = BTreeMap::new();
+        for op in p.section_blocks(Section::Main).flat_map(|b| p.ops(b)) {
+            for a in op.attrs() {
+                let key = (op.kind_str().to_owned(), p.sym(a.name).to_owned());
+                *out.entry(key).or_default().entry(format!("{:?}", a.value)).or_default() += 1;
+            }
+        }
+        out
+    };
+    let (a, b) = (all(ours), all(theirs));
+    let mut out = Vec::new();
+    for ((kind, name), values) in &a {
+        let Some(others) = b.get(&(kind.clone(), name.clone())) else { continue };
+        let idle = kind == "rmsprop" && name == "multi_precision";
+        if values != others && !APART.contains(&name.as_str()) && !idle {
+            let more = values.iter().find(|(v, n)| others.get(*v) != Some(n));
+            out.push(format!("{kind} {name}: {more:?} of {others:?}"));
+        }
+    }
+    out
+}
+
 /// What one program has more of than the other.
 pub fn differences(ours: &Program, theirs: &Program) -> Vec<String> {
     let mut out = Vec::new();

@@ -506,15 +506,17 @@ impl Walk<'_> {
             Op(OpId),
             Insert(usize),
         }
-        let mut makers: FxHashMap<Name, Maker> = FxHashMap::default();
+        let mut makers: FxHashMap<(BlockId, Name), Maker> = FxHashMap::default();
+        let block_of = |op: OpId| self.flow.work.op(op).block();
         for op in &self.flow.changed {
             for name in self.flow.slots[op].outputs.iter().flat_map(|s| &s.1) {
-                makers.insert(*name, Maker::Op(*op));
+                makers.insert((block_of(*op), *name), Maker::Op(*op));
             }
         }
         for (i, insert) in self.flow.inserts.iter().enumerate() {
+            let (At::Before(at) | At::After(at)) = insert.at else { continue };
             for name in insert.op.outputs.iter().flat_map(|s| &s.1) {
-                makers.insert(*name, Maker::Insert(i));
+                makers.insert((block_of(at), *name), Maker::Insert(i));
             }
         }
         let moved: FxHashSet<usize> = self.moved.iter().map(|m| m.0).collect();
@@ -533,12 +535,12 @@ impl Walk<'_> {
             for pair in list.chunks(2) {
                 let mut texts: Vec<String> = pair.iter().map(|t| t.to_string()).collect();
                 let grad = pair.get(1).and_then(|g| before.names().lookup(g));
-                let mut maker = grad.and_then(|g| makers.get(&g).copied()).unwrap_or(Maker::Op(op.id));
+                let mut maker = grad.and_then(|g| makers.get(&(op.block(), g)).copied()).unwrap_or(Maker::Op(op.id));
                 if let Maker::Insert(i) = maker
                     && moved.contains(&i)
                 {
                     let x = self.flow.inserts[i].op.inputs[0].1[0];
-                    maker = makers.get(&x).copied().unwrap_or(Maker::Op(op.id));
+                    maker = makers.get(&(op.block(), x)).copied().unwrap_or(Maker::Op(op.id));
                     texts[1] = self.flow.work.name(x).to_owned();
                 }
                 match maker {

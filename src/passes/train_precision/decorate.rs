@@ -113,7 +113,7 @@ impl TrainPrecision {
             t: &mut t,
             kinds: &kinds,
             plan: self.scaling(),
-            fixed: &|_, _| true,
+            fixed: &|_| true,
             renamed: FxHashMap::default(),
             narrowed: &mut narrowed,
             marked: &mut marked,

@@ -1,4 +1,5 @@
-//! Whose gradient is a name? Paddle writes `x@GRAD`, and `x@GRAD@RENAME@…` for a part that a `sum` adds up.
+//! Whose gradient is a name? Paddle writes `x@GRAD`, `x@GRAD@RENAME@…` for a part that a `sum` adds up, and
+//! `grad/x@GRAD` or `x@GRAD_1` where a backward pass before has taken the name.
 
 use crate::entity::EntityId;
 use crate::ir::{DType, Edit, Program, Section, VarId};
@@ -19,6 +20,8 @@ impl Grads {
     pub fn new(program: &Program) -> Grads {
         let names = program.names();
         let base = |text: &str| {
+            // That of a second backward pass has `grad/` in front.
+            let text = text.trim_start_matches("grad/");
             let stem = &text[..text.find(RENAME).unwrap_or(text.len())];
             let at = stem.rfind(GRAD)?;
             // A second gradient of one variable has a number behind.

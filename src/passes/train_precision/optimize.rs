@@ -50,16 +50,21 @@ pub(super) fn rewrite(
     let low = options.dtype.dtype();
     let grads = Grads::new(work);
     let kinds = cx.ops.resolve(before);
-    let steps = steps(before, work, &kinds, &grads);
+    let mut rest: FxHashSet<OpId> = others.iter().copied().collect();
+    let steps = steps(before, work, &kinds, &grads, &rest);
     let order = param_order(before);
     let plan = options.loss_scaling.plan(low);
     let mut t = Typer::new(work, low);
     let losses: FxHashSet<OpId> = steps.iter().flat_map(|s| s.losses.iter().copied()).collect();
-    let params: FxHashSet<Name> = steps.iter().flat_map(|s| &s.params).flat_map(|p| p.1.iter().copied()).collect();
-    let fixed = |program: &Program, name: Name| {
-        grads.of(name).is_some() || params.contains(&name) || program.name(name).contains(".cast_fp")
-    };
-    for &op in others.iter().filter(|op| !losses.contains(op)) {
+    // What keeps its dtype: gradients, and what outlives a step; what stands between follows them.
+    let vars = before.section_blocks(Section::Main).flat_map(|b| &before.block(b).vars).map(|&v| before.var(v));
+    let kept: FxHashSet<Name> = vars.filter(|v| v.persistable()).map(|v| v.name).collect();
+    let fixed = |name: Name| grads.of(name).is_some() || kept.contains(&name);
+    let with_steps = steps.iter().flat_map(|s| &s.others).chain(&losses);
+    for op in with_steps {
+        rest.remove(op);
+    }
+    for &op in others.iter().filter(|op| rest.contains(op)) {
         t.fix(op, &fixed);
     }
     let (mut narrowed, mut marked) = (FxHashSet::default(), FxHashSet::default());
@@ -92,7 +97,7 @@ pub(super) struct One<'o, 't, 'w> {
     pub t: &'o mut Typer<'w>,
     pub kinds: &'o Kinds<'t>,
     pub plan: Plan,
-    pub fixed: &'o dyn Fn(&Program, Name) -> bool,
+    pub fixed: &'o dyn Fn(Name) -> bool,
     /// gradients that ops behind read under another name
     pub renamed: FxHashMap<Name, Name>,
     /// accumulators that became 16-bit
@@ -108,10 +113,13 @@ impl One<'_, '_, '_> {
         let Some(last) = step.last else { return Ok(()) };
         let global = self.t.work.op(last).block();
         let mut trained: Vec<(Name, Name)> = Vec::new();
-        let mut seen = FxHashSet::default();
+        let (mut seen, mut made) = (FxHashSet::default(), None);
         for &p in step.params.iter().flat_map(|(_, params, _)| params).filter(|&&p| seen.insert(p)) {
             match step.grads.get(&p) {
-                Some(&g) => trained.push((p, g)),
+                Some(&(g, place, op)) => {
+                    trained.push((p, g));
+                    made = made.max(Some((place, op)));
+                }
                 // It would be updated with a gradient that is scaled and never unscaled.
                 None if self.plan.active && !step.losses.is_empty() => {
                     return Err(TrainError::Untraced { param: self.t.work.name(p).to_owned() });
@@ -120,7 +128,14 @@ impl One<'_, '_, '_> {
             }
         }
         trained.sort_by_key(|(p, _)| order.get(p).copied().unwrap_or(usize::MAX));
-        let at = At::After(last);
+        // Behind the last gradient of a parameter, and before whatever uses one.
+        let (place, at) = made.map_or((usize::MAX, At::After(last)), |(place, op)| (place, At::After(op)));
+        if self.plan.active
+            && let Some(&(p, _)) =
+                trained.iter().find(|(_, g)| step.reads.get(g).is_some_and(|(read, _)| *read <= place))
+        {
+            return Err(TrainError::UsedEarly { param: self.t.work.name(p).to_owned() });
+        }
         let mut cells = None;
         for &loss in &step.losses {
             // Without an optimizer nobody would unscale the gradients.
@@ -134,6 +149,17 @@ impl One<'_, '_, '_> {
             };
             let (host, device) = (skips(self.t, SKIPS_BY_HOST), skips(self.t, SKIPS_BY_DEVICE));
             found = Some(self.unscale(global, at, cells, &trained, host, device));
+        }
+        let masters: Vec<Name> = self.renamed.keys().copied().collect();
+        let mut readers: Vec<OpId> =
+            masters.iter().filter_map(|g| step.reads.get(g)).flat_map(|r| &r.1).copied().collect();
+        readers.sort_unstable();
+        readers.dedup();
+        for op in readers {
+            self.rename(op);
+        }
+        for &op in step.others.iter().filter(|op| !step.losses.contains(op)) {
+            self.t.fix(op, self.fixed);
         }
         let wide: FxHashMap<Name, DType> =
             trained.iter().filter_map(|&(p, g)| Some((p, self.t.dtype(global, g)?))).collect();
@@ -298,6 +324,7 @@ impl One<'_, '_, '_> {
             .collect();
         if new != list {
             let value = AttrValue::Strings(new.into());
+            self.t.role_vars.insert(op, value.clone());
             self.t.edit.set_attr(op, Attr { name: sym::OP_ROLE_VAR, value, raw: None }, "");
         }
     }
@@ -350,7 +377,10 @@ impl One<'_, '_, '_> {
         } else {
             self.t.declare_like(block, out, &format!("{text}.sum_fp16.cast_fp32"), DType::F32)
         };
-        self.t.edit.insert(At::Before(op), cast(narrow, cast_to, dtype, DType::F32, role), "");
+        let mut widen = cast(narrow, cast_to, dtype, DType::F32, role);
+        widen.attrs.retain(|a| a.name != sym::OP_ROLE_VAR);
+        widen.attrs.extend(attrs.iter().find(|a| a.name == sym::OP_ROLE_VAR).cloned());
+        self.t.edit.insert(At::Before(op), widen, "");
         if wide.is_empty() {
             self.t.edit.remove(op, "adds up norms of one dtype");
             return;

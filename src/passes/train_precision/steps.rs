@@ -5,7 +5,7 @@ use crate::entity::EntityId;
 use crate::ir::{OpId, Program, Role, Section};
 use crate::names::{Name, sym};
 use crate::ops::{Effect, Kinds};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// One backward pass and the ops behind it.
 #[derive(Default)]
@@ -14,8 +14,12 @@ pub(super) struct Step {
     pub losses: Vec<OpId>,
     /// the last op of the backward pass
     pub last: Option<OpId>,
-    /// gradients of parameters, as the backward pass leaves them
-    pub grads: FxHashMap<Name, Name>,
+    /// gradients of parameters, as the backward pass leaves them, and the op that makes each
+    pub grads: FxHashMap<Name, (Name, usize, OpId)>,
+    /// by gradient: the place of the first backward op that reads it, and all that do
+    pub reads: FxHashMap<Name, (usize, Vec<OpId>)>,
+    /// backward ops that are not understood
+    pub others: Vec<OpId>,
     /// ops of the optimizer role, of sub-blocks too, in order
     pub ops: Vec<OpId>,
     /// those of them that update parameters: parameter, gradient
@@ -23,10 +27,16 @@ pub(super) struct Step {
 }
 
 /// The backward passes of main, each with the optimizer ops behind it.
-pub(super) fn steps(before: &Program, work: &Program, kinds: &Kinds<'_>, grads: &Grads) -> Vec<Step> {
+pub(super) fn steps(
+    before: &Program,
+    work: &Program,
+    kinds: &Kinds<'_>,
+    grads: &Grads,
+    others: &FxHashSet<OpId>,
+) -> Vec<Step> {
     let Some(global) = work.global_block(Section::Main) else { return Vec::new() };
     let mut all = vec![Step::default()];
-    for op in work.ops(global) {
+    for (place, op) in work.ops(global).enumerate() {
         let role = op.role().unwrap_or(Role::FORWARD);
         if role.has(Role::BACKWARD) && all.last().is_some_and(|s| !s.ops.is_empty()) {
             all.push(Step::default());
@@ -34,29 +44,49 @@ pub(super) fn steps(before: &Program, work: &Program, kinds: &Kinds<'_>, grads: 
         let step = all.last_mut().expect("a step");
         if role.has(Role::BACKWARD) {
             step.last = Some(op.id);
+            step.others.extend(others.get(&op.id));
             let fills = op.kind() == sym::FILL_CONSTANT && role.has(Role::LOSS);
             if fills && op.output(sym::OUT).first().is_some_and(|&n| grads.of(n).is_some()) {
                 step.losses.push(op.id);
             }
+            for name in op.input_args().filter(|&n| grads.of(n).is_some()) {
+                step.reads.entry(name).or_insert((place, Vec::new())).1.push(op.id);
+            }
             for name in op.output_args() {
                 let whole = !work.name(name).contains(super::grads::RENAME);
                 if let Some(of) = grads.of(name).filter(|_| whole) {
-                    step.grads.insert(of, name);
+                    step.reads.remove(&name);
+                    step.grads.insert(of, (name, place, op.id));
                 }
             }
+            inside(work, op.id, kinds, step);
         } else if op.id.index() >= before.op_rows() && role.has(Role::OPTIMIZE) && step.last.is_some() {
             // A cast of a parameter's gradient, moved there.
             step.last = Some(op.id);
             for name in op.output_args() {
                 if let Some(of) = grads.of(name) {
-                    step.grads.insert(of, name);
+                    step.grads.insert(of, (name, place, op.id));
                 }
             }
         } else if role.has(Role::OPTIMIZE) {
             collect(work, op.id, kinds, step, 0);
+        } else {
+            inside(work, op.id, kinds, step);
         }
     }
     all
+}
+
+/// Optimizer ops in the blocks of an op that has another role.
+fn inside(work: &Program, id: OpId, kinds: &Kinds<'_>, step: &mut Step) {
+    if step.last.is_none() {
+        return;
+    }
+    for sub in work.op(id).sub_blocks() {
+        for op in work.ops(sub).filter(|op| op.role().is_some_and(|r| r.has(Role::OPTIMIZE))) {
+            collect(work, op.id, kinds, step, 0);
+        }
+    }
 }
 
 fn collect(work: &Program, id: OpId, kinds: &Kinds<'_>, step: &mut Step, depth: usize) {

@@ -2,7 +2,7 @@
 
 use super::flow::Slots;
 use crate::entity::EntityId;
-use crate::ir::{At, BlockId, DType, Edit, EditSummary, NewOp, OpId, Program, Role, VarDef, VarFlag, VarId};
+use crate::ir::{At, AttrValue, BlockId, DType, Edit, EditSummary, NewOp, OpId, Program, Role, VarDef, VarFlag, VarId};
 use crate::names::{Name, sym};
 use crate::passes::precision::cast_attrs;
 use crate::verify::DeclIndex;
@@ -45,6 +45,8 @@ pub(super) struct Typer<'t> {
     follows: Vec<bool>,
     /// slots that were changed
     slots: IndexMap<OpId, Slots>,
+    /// values of `op_role_var` that were changed
+    pub role_vars: FxHashMap<OpId, AttrValue>,
     pub low: DType,
 }
 
@@ -58,6 +60,7 @@ impl<'t> Typer<'t> {
             work,
             edit: Edit::new(),
             slots: IndexMap::new(),
+            role_vars: FxHashMap::default(),
             low,
         }
     }
@@ -127,7 +130,12 @@ impl<'t> Typer<'t> {
         let suffix = if to == DType::F32 { ".cast_fp32" } else { ".cast_fp16" };
         let base = format!("{}{suffix}", self.work.name(name));
         let out = self.declare_like(block, name, &base, to);
-        self.edit.insert(At::Before(op), cast(name, out, from, to, role), "");
+        let mut new = cast(name, out, from, to, role);
+        // It belongs to the same parameter and gradient as the op.
+        if let Some(value) = self.role_vars.get(&op).or_else(|| self.work.op(op).attr(sym::OP_ROLE_VAR)) {
+            new.attrs.iter_mut().filter(|a| a.name == sym::OP_ROLE_VAR).for_each(|a| a.value = value.clone());
+        }
+        self.edit.insert(At::Before(op), new, "");
         out
     }
 
@@ -162,7 +170,7 @@ impl<'t> Typer<'t> {
     /// Makes an op compute in the dtype of its X (when its kind follows that) or in float32: other operands are
     /// cast, results get that dtype, or are cast when `fixed` says that their variable keeps its own.
     /// A control op is left alone; its blocks hold ops of their own.
-    pub fn fix(&mut self, op: OpId, fixed: &dyn Fn(&Program, Name) -> bool) {
+    pub fn fix(&mut self, op: OpId, fixed: &dyn Fn(Name) -> bool) {
         if self.work.op(op).has_sub_blocks() {
             return;
         }
@@ -175,8 +183,11 @@ impl<'t> Typer<'t> {
         let first = floats.iter().find(|f| Some(f.0) == x).or(floats.first());
         let outputs: Vec<Name> = self.slots(op).outputs.iter().flat_map(|s| s.1.iter().copied()).collect();
         let made = || outputs.iter().find_map(|&n| self.dtype(block, n).filter(|&d| self.castable(d)));
+        let persistable = |n: Name| self.decls.find(block, n).is_some_and(|v| self.work.var(v).persistable());
+        let wide = outputs.iter().any(|&n| self.dtype(block, n) == Some(DType::F32) && persistable(n));
         let dtype = match first {
-            Some(f) if self.follows(op) => f.3,
+            // What is kept from step to step keeps its dtype, and is computed in it.
+            Some(f) if self.follows(op) && !wide => f.3,
             Some(_) => DType::F32,
             // It makes its result from attributes.
             None => made().unwrap_or(DType::F32),
@@ -190,7 +201,7 @@ impl<'t> Typer<'t> {
         for name in outputs {
             let Some(d) = self.dtype(block, name).filter(|&d| self.castable(d) && d != dtype) else { continue };
             let Some(var) = self.decls.find(block, name) else { continue };
-            if !fixed(self.work, name) {
+            if !fixed(name) {
                 self.set_dtype(var, dtype);
                 continue;
             }
