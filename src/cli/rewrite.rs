@@ -43,8 +43,7 @@ const PASSES: &str = "To look into the passes";
     --schedule \"startup, load(ckpt.safetensors), amp_init, main\" --out fixed\n\n\
     Writes startup.pb, main.pb, resync.pb (to run after parameters were loaded from outside the\n\
     program), renarrow.pb (after masters were), report.json, and params/ when the checkpoint is not in\n\
-    the framework's own format. Programs of Paddle 3.x are written as .json, with resync_narrow.json\n\
-    beside resync.json: for parameters that were loaded in 16 bits.\n\nExit code: 0 in step, 1 findings, 2 could not run.")]
+    the framework's own format. Programs of Paddle 3.x are written as .json.\n\nExit code: 0 in step, 1 findings, 2 could not run.")]
 pub struct Rewrite {
     #[command(flatten)]
     pub(super) programs: Programs,
@@ -141,13 +140,10 @@ impl Rewrite {
         let after = prove(&program, &mut open)?;
         let sources = self.sources(&program, &mut open)?;
         let ending = if is_pir(&program) { "json" } else { "pb" };
-        let mut standalones = vec![
+        let standalones = [
             ("resync", standalone(&program, Standalone::Resync, &cx)?),
             ("renarrow", standalone(&program, Standalone::Renarrow, &cx)?),
         ];
-        if is_pir(&program) {
-            standalones.push(("resync_narrow", standalone(&program, Standalone::ResyncNarrow, &cx)?));
-        }
         let lower = Lower { load_dirs: sources.iter().map(|s| (s.path.clone(), s.dir.clone())).collect() };
         let mut lowered = program.clone();
         lower.run(&mut lowered, &mut cx)?;

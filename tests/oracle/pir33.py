@@ -1,12 +1,11 @@
 """What does real Paddle 3.3.1 (PIR, static mode, CPU) make of programs: building, reading, running, cells.
 
-Used by pir.py and pir_programs.py; run with paddlepaddle==3.3.1.
+Used by pir.py, pir_facts.py and pir_programs.py; run with paddlepaddle==3.3.1.
 """
 
 import json
 import pathlib
 import struct
-import tempfile
 
 import numpy as np
 import paddle
@@ -57,7 +56,7 @@ def safetensors(path, tensors):
     header, data = {}, b''
     for name, array in tensors.items():
         raw = np.ascontiguousarray(array).tobytes()
-        dtype = 'BF16' if array.dtype == np.uint16 else 'F32'
+        dtype = {'uint16': 'BF16', 'float32': 'F32', 'int64': 'I64'}[str(array.dtype)]
         header[name] = {'dtype': dtype, 'shape': list(array.shape), 'data_offsets': [len(data), len(data) + len(raw)]}
         data += raw
     head = json.dumps(header).encode()

@@ -3,7 +3,7 @@
 //! # Layout
 //! `json` checks a text and walks it without recursion, `value` reads attributes and types, `kinds` is the
 //! table between PIR and ProgramDesc kinds, [`import`] reads a file into a section of a
-//! [`Program`](crate::ir::Program), [`export`] writes a section. Format: version 4, Paddle 3.3.1.
+//! [`Program`], [`export`] writes a section. Format: version 4, Paddle 3.3.1.
 //!
 //! # SSA and storage cells
 //! PIR has values, the IR has names. A value becomes a name (`%12` in main, `%s12` in startup), but for
