@@ -9,6 +9,7 @@ mod order;
 use crate::ir::{Attr, AttrListId, BlockId, DType, Entity, OpId, Origin, OriginId, Program, SlotData, VarDef, VarId};
 use crate::names::{Name, Symbol};
 use order::Order;
+use std::borrow::Cow;
 
 /// Where an op goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,15 +80,15 @@ impl NewOp {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EditNote {
     /// an op was inserted, and why
-    Inserted(OpId, String),
+    Inserted(OpId, Cow<'static, str>),
     /// an op was moved, and why
-    Moved(OpId, String),
+    Moved(OpId, Cow<'static, str>),
     /// an op was removed, and why
-    Removed(OpId, String),
+    Removed(OpId, Cow<'static, str>),
     /// an op's slots or attributes were changed, and why
-    Changed(OpId, String),
+    Changed(OpId, Cow<'static, str>),
     /// a variable was declared or its declaration changed
-    Declared(VarId, String),
+    Declared(VarId, Cow<'static, str>),
 }
 
 /// What a commit did: the statistics, "changed?" and provenance of a pass.
@@ -128,7 +129,7 @@ enum Change {
     Insert {
         place: At,
         op: NewOp,
-        why: String,
+        why: Cow<'static, str>,
     },
     InsertSmall {
         place: At,
@@ -136,28 +137,28 @@ enum Change {
         attrs: AttrListId,
         input: (Symbol, Name),
         output: (Symbol, Name),
-        why: String,
+        why: Cow<'static, str>,
     },
     SetArg {
         op: OpId,
         at: u32,
         to: Name,
-        why: String,
+        why: Cow<'static, str>,
     },
     Move {
         op: OpId,
         place: At,
-        why: String,
+        why: Cow<'static, str>,
     },
     Remove {
         op: OpId,
-        why: String,
+        why: Cow<'static, str>,
     },
     SetSlots {
         op: OpId,
         inputs: Vec<(Symbol, Vec<Name>)>,
         outputs: Vec<(Symbol, Vec<Name>)>,
-        why: String,
+        why: Cow<'static, str>,
     },
     ReplaceArg {
         op: OpId,
@@ -165,23 +166,23 @@ enum Change {
         to: Name,
         inputs: bool,
         outputs: bool,
-        why: String,
+        why: Cow<'static, str>,
     },
     SetAttr {
         op: OpId,
         attr: Attr,
-        why: String,
+        why: Cow<'static, str>,
     },
     Declare {
         block: BlockId,
         def: VarDef,
         anchor: OriginId,
-        why: String,
+        why: Cow<'static, str>,
     },
     SetDType {
         var: VarId,
         dtype: DType,
-        why: String,
+        why: Cow<'static, str>,
     },
     Rename {
         var: VarId,
@@ -232,7 +233,7 @@ impl Edit {
     }
 
     /// Inserts an op.
-    pub fn insert(&mut self, place: At, op: NewOp, why: impl Into<String>) {
+    pub fn insert(&mut self, place: At, op: NewOp, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::Insert { place, op, why: why.into() });
     }
 
@@ -244,7 +245,7 @@ impl Edit {
         attrs: AttrListId,
         input: (Symbol, Name),
         output: (Symbol, Name),
-        why: impl Into<String>,
+        why: impl Into<Cow<'static, str>>,
     ) {
         self.changes.push(Change::InsertSmall { place, kind, attrs, input, output, why: why.into() });
     }
@@ -252,17 +253,17 @@ impl Edit {
     /// Replaces one argument of an op: that at this place among its inputs and then its outputs, slot by slot.
     ///
     /// The commit panics when the op has no such argument.
-    pub fn set_arg(&mut self, op: OpId, at: u32, to: Name, why: impl Into<String>) {
+    pub fn set_arg(&mut self, op: OpId, at: u32, to: Name, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::SetArg { op, at, to, why: why.into() });
     }
 
     /// Moves an op, also from one block to another of the same section.
-    pub fn relocate(&mut self, op: OpId, place: At, why: impl Into<String>) {
+    pub fn relocate(&mut self, op: OpId, place: At, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::Move { op, place, why: why.into() });
     }
 
     /// Removes an op.
-    pub fn remove(&mut self, op: OpId, why: impl Into<String>) {
+    pub fn remove(&mut self, op: OpId, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::Remove { op, why: why.into() });
     }
 
@@ -272,33 +273,33 @@ impl Edit {
         op: OpId,
         inputs: Vec<(Symbol, Vec<Name>)>,
         outputs: Vec<(Symbol, Vec<Name>)>,
-        why: impl Into<String>,
+        why: impl Into<Cow<'static, str>>,
     ) {
         self.changes.push(Change::SetSlots { op, inputs, outputs, why: why.into() });
     }
 
     /// Replaces a name among an op's inputs.
-    pub fn replace_input(&mut self, op: OpId, from: Name, to: Name, why: impl Into<String>) {
+    pub fn replace_input(&mut self, op: OpId, from: Name, to: Name, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::ReplaceArg { op, from, to, inputs: true, outputs: false, why: why.into() });
     }
 
     /// Replaces a name among an op's outputs.
-    pub fn replace_output(&mut self, op: OpId, from: Name, to: Name, why: impl Into<String>) {
+    pub fn replace_output(&mut self, op: OpId, from: Name, to: Name, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::ReplaceArg { op, from, to, inputs: false, outputs: true, why: why.into() });
     }
 
     /// Sets an attribute, in place when it exists, else at the end.
-    pub fn set_attr(&mut self, op: OpId, attr: Attr, why: impl Into<String>) {
+    pub fn set_attr(&mut self, op: OpId, attr: Attr, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::SetAttr { op, attr, why: why.into() });
     }
 
     /// Declares a variable; `anchor` is the origin from which it derives.
-    pub fn declare(&mut self, block: BlockId, def: VarDef, anchor: OriginId, why: impl Into<String>) {
+    pub fn declare(&mut self, block: BlockId, def: VarDef, anchor: OriginId, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::Declare { block, def, anchor, why: why.into() });
     }
 
     /// Changes a declaration's element type.
-    pub fn set_dtype(&mut self, var: VarId, dtype: DType, why: impl Into<String>) {
+    pub fn set_dtype(&mut self, var: VarId, dtype: DType, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::SetDType { var, dtype, why: why.into() });
     }
 
@@ -410,7 +411,7 @@ fn touch(program: &mut Program, block: BlockId) {
     program.drop_verbatim(Entity::Section(section));
 }
 
-fn note_changed(program: &mut Program, summary: &mut EditSummary, op: OpId, why: String) {
+fn note_changed(program: &mut Program, summary: &mut EditSummary, op: OpId, why: Cow<'static, str>) {
     program.drop_verbatim(Entity::Op(op));
     touch(program, program.ops[op].block);
     summary.changed_ops += 1;

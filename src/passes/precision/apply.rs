@@ -33,6 +33,7 @@ pub(super) fn apply(program: &mut Program, ops: &Ops, decisions: Decisions, pass
         (casts::plan(program, &effects, &decisions), captures::read(program, &effects))
     };
     let names = casts::names(program, &decisions, &plan);
+    program.reserve(plan.casts.len(), 2 * plan.casts.len(), 2 * plan.casts.len());
     let mut edit = Edit::new();
     declare(program, &decisions, &plan, &names, &mut edit);
     insert(program, &decisions, &plan, &names, &mut edit);

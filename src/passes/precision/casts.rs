@@ -14,7 +14,7 @@ use super::decide::{Choice, Decisions};
 use crate::analysis::effects::Effects;
 use crate::entity::EntityId;
 use crate::ir::{BlockId, DType, OpId, OpRef, Program, Section, VarId};
-use crate::names::{Name, SeededMap, SeededSet, sym};
+use crate::names::{Name, sym};
 use crate::ops::Effect;
 use crate::verify::MAX_NESTING;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -384,8 +384,10 @@ pub fn names(program: &mut Program, decisions: &Decisions, plan: &Plan) -> Vec<N
         order.sort_by_key(|&i| program.block(plan.copies[i].block).index);
     }
     let mut names = vec![Name::from_index(0); plan.copies.len()];
-    let mut taken: SeededSet<(BlockId, Name)> = SeededSet::default();
-    let mut next: SeededMap<(BlockId, Name), u32> = SeededMap::default();
+    let mut taken: FxHashSet<(BlockId, Name)> = FxHashSet::default();
+    taken.reserve(plan.copies.len());
+    program.names.reserve(plan.copies.len());
+    let mut next: FxHashMap<(BlockId, Name), u32> = FxHashMap::default();
     let mut text = String::new();
     for i in order {
         let copy = plan.copies[i];
@@ -398,12 +400,19 @@ pub fn names(program: &mut Program, decisions: &Decisions, plan: &Plan) -> Vec<N
         text.clear();
         text.push_str(program.name(program.var(copy.of).name));
         text.push_str(suffix);
-        let free = |program: &Program, name: Name, taken: &SeededSet<(BlockId, Name)>| {
+        let free = |program: &Program, name: Name, taken: &FxHashSet<(BlockId, Name)>| {
             let mut chain = std::iter::successors(Some(copy.block), |&b| program.parent(b)).take(MAX_NESTING);
             !chain.any(|b| taken.contains(&(b, name))) && decisions.decls.find(copy.block, name).is_none()
         };
+        let known = program.names().len();
         let base = program.intern(&text);
         let mut name = base;
+        // A name that is new is free.
+        if base.index() == known {
+            names[i] = name;
+            taken.insert((copy.block, name));
+            continue;
+        }
         let counter = next.entry((copy.block, base)).or_insert(0);
         while !free(program, name, &taken) {
             *counter += 1;
