@@ -187,7 +187,7 @@ enum Change {
     Rename {
         var: VarId,
         name: Name,
-        why: String,
+        why: Cow<'static, str>,
     },
 }
 
@@ -304,7 +304,7 @@ impl Edit {
     }
 
     /// Changes the name that a declaration declares; the ops that use the old one are the caller's to change.
-    pub fn rename(&mut self, var: VarId, name: Name, why: impl Into<String>) {
+    pub fn rename(&mut self, var: VarId, name: Name, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::Rename { var, name, why: why.into() });
     }
 
