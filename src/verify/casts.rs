@@ -381,7 +381,10 @@ fn mixed(program: &Program, decls: &DeclIndex, section: Section) -> Vec<CastFind
             let slots =
                 op.inputs().map(|s| (s, &lists.kept_inputs)).chain(op.outputs().map(|s| (s, &lists.kept_outputs)));
             for (slot, table) in slots {
-                if keeps(table.get(op.kind_str()), program.sym(slot.name)) {
+                let text = program.sym(slot.name);
+                // `ScaleTensor`, `ShapeTensorList` …: an attribute as a tensor, of whatever type.
+                let attribute = text.ends_with("Tensor") || text.ends_with("TensorList");
+                if attribute || keeps(table.get(op.kind_str()), text) {
                     continue;
                 }
                 for &name in slot.args {
