@@ -171,6 +171,8 @@ impl<'p> Effects<'p> {
     pub fn effect(&self, op: OpRef<'_>) -> Effect {
         match self.kinds.get(op.kind()).effect {
             control @ (Effect::Cond | Effect::While) => control,
+            // An op of unknown kind may write what the loop's values share their memory with.
+            Effect::Regions if op.sub_blocks().all(|b| !self.blocks[b].unknown) => Effect::Regions,
             _ if op.has_sub_blocks() => Effect::Unknown,
             effect => effect,
         }

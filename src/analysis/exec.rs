@@ -477,7 +477,7 @@ impl<'a> Exec<'a> {
             Effect::Resync => self.resync(op, observer),
             Effect::Cond => self.cond(op, observer),
             Effect::While => self.while_loop(op, observer),
-            Effect::Unknown => self.unknown(op, observer),
+            Effect::Regions | Effect::Unknown => self.unknown(op, observer),
         }
     }
 

@@ -7,7 +7,7 @@ use mastercast::ckpt::{self, Checkpoint, CkptError};
 use mastercast::diag::Diagnostics;
 use mastercast::ir::{F32, Program, Section};
 use mastercast::ops::{Effect, Ops};
-use mastercast::paddle::proto;
+use mastercast::paddle::{pir, proto};
 use mastercast::schedule::{Applied, Only, Schedule, Step, combined_names};
 use mastercast::text;
 use std::collections::BTreeMap;
@@ -25,6 +25,7 @@ const MAX_FILE: u64 = 1 << 31;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileKind {
     Proto,
+    Pir,
     Text,
     Json,
 }
@@ -73,6 +74,11 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     all(&mut file)
 }
 
+/// A text file, whole.
+pub fn text_file(path: &Path) -> Result<String, Failure> {
+    String::from_utf8(read(path)?).map_err(|_| Failure::new(format!("{}: not UTF-8", path.display())))
+}
+
 /// Whether reading may never end (`/dev/zero`) or wait for a person. A pipe is no device.
 fn is_device(meta: &std::fs::Metadata) -> bool {
     #[cfg(unix)]
@@ -93,6 +99,7 @@ fn kind_of(bytes: &[u8]) -> Option<FileKind> {
     const TEXT: [&str; 4] = ["program", "startup", "main", "//"];
     let text = std::str::from_utf8(bytes).ok().map(|t| t.strip_prefix('\u{feff}').unwrap_or(t).trim_start());
     match text {
+        Some(t) if pir::looks_like_program(t) => Some(FileKind::Pir),
         Some(t) if t.starts_with('{') => Some(FileKind::Json),
         Some(t) if TEXT.iter().any(|word| t.starts_with(word)) => Some(FileKind::Text),
         _ if proto::looks_like_program(bytes) => Some(FileKind::Proto),
@@ -100,7 +107,7 @@ fn kind_of(bytes: &[u8]) -> Option<FileKind> {
     }
 }
 
-/// Reads one file; a ProgramDesc becomes `section`.
+/// Reads one file; a ProgramDesc or PIR program becomes `section`.
 pub fn load(path: &Path, section: Section) -> Result<Loaded, Failure> {
     load_bytes(path, &read(path)?, section)
 }
@@ -113,12 +120,15 @@ fn load_bytes(path: &Path, bytes: &[u8], section: Section) -> Result<Loaded, Fai
     let text = || String::from_utf8(bytes.to_vec()).map_err(|_| Failure::new(format!("{name}: not UTF-8")));
     let Some(kind) = kind_of(bytes) else {
         return Err(Failure::new(format!("{name}: not a program"))
-            .help("known forms: ProgramDesc (Paddle 2.x .pb, .pdmodel), mastercast text, mastercast JSON"));
+            .help("known forms: ProgramDesc (Paddle 2.x .pb, .pdmodel), PIR (Paddle 3.x .json), mastercast text, mastercast JSON"));
     };
     let mut loaded = Loaded { program: Program::new(), kind, source: None, diagnostics: Diagnostics::new() };
     match kind {
         FileKind::Proto => {
             proto::import(bytes, section, &mut loaded.program).map_err(|e| Failure::new(format!("{name}: {e}")))?;
+        }
+        FileKind::Pir => {
+            pir::import(&text()?, section, &mut loaded.program).map_err(|e| Failure::new(format!("{name}: {e}")))?;
         }
         FileKind::Json => {
             loaded.program = Program::from_json(&text()?).map_err(|e| Failure::new(format!("{name}: {e}")))?;
@@ -129,8 +139,11 @@ fn load_bytes(path: &Path, bytes: &[u8], section: Section) -> Result<Loaded, Fai
             loaded.source = Some((name, text));
         }
     }
-    if kind != FileKind::Proto && !loaded.diagnostics.has_errors() {
-        let place = Section::ALL.into_iter().find_map(|s| proto::contradiction(&loaded.program, s));
+    if matches!(kind, FileKind::Text | FileKind::Json) && !loaded.diagnostics.has_errors() {
+        let place = Section::ALL.into_iter().find_map(|s| match pir::is_pir(&loaded.program, s) {
+            true => pir::contradiction(&loaded.program, s),
+            false => proto::contradiction(&loaded.program, s),
+        });
         if let Some(place) = place {
             let file = path.display();
             let message = format!("{file}: {place}: the bytes kept beside it say something else than it says itself");
@@ -142,13 +155,29 @@ fn load_bytes(path: &Path, bytes: &[u8], section: Section) -> Result<Loaded, Fai
 
 /// The section of a file that stands for `section` of the job: a file that holds one program stands
 /// for whatever it is given as.
-fn bytes_of(loaded: &Loaded, section: Section) -> Vec<u8> {
+///
+/// PIR values are named after their section, so that one given as the other is written out and read again.
+fn bytes_of(loaded: &Loaded, section: Section) -> Result<Part, Failure> {
     let other = match section {
         Section::Startup => Section::Main,
         Section::Main => Section::Startup,
     };
     let from = if loaded.program.section(section).blocks.is_empty() { other } else { section };
-    proto::export(&loaded.program, from)
+    Ok(match is_pir(&loaded.program) {
+        true => Part::Pir(pir::export(&loaded.program, from)?),
+        false => Part::Proto(proto::export(&loaded.program, from)),
+    })
+}
+
+/// One program of a job, written out.
+enum Part {
+    Proto(Vec<u8>),
+    Pir(String),
+}
+
+/// Whether a program is one of Paddle 3.x.
+pub fn is_pir(program: &Program) -> bool {
+    Section::ALL.into_iter().any(|s| pir::is_pir(program, s))
 }
 
 /// Reads a job's programs.
@@ -195,10 +224,24 @@ fn read_job(args: &Programs) -> Result<Loaded, Failure> {
                 return Ok(Loaded { program, kind: FileKind::Proto, source: None, diagnostics: Diagnostics::new() });
             }
             let mut program = Program::new();
-            for (part, section) in [(&startup, Section::Startup), (&main, Section::Main)] {
-                proto::import(&bytes_of(part, section), section, &mut program)?;
+            let blank = |l: &Loaded| Section::ALL.into_iter().all(|s| l.program.is_empty(s));
+            if is_pir(&startup.program) != is_pir(&main.program) && !blank(&startup) && !blank(&main) {
+                let message = "one program is PIR (Paddle 3.x) and the other is not";
+                return Err(
+                    Failure::new(message).help("there is no conversion between the two; save both from one version")
+                );
             }
-            return Ok(Loaded { program, kind: FileKind::Proto, source: None, diagnostics: Diagnostics::new() });
+            let mut kind = FileKind::Proto;
+            for (part, section) in [(&startup, Section::Startup), (&main, Section::Main)] {
+                match bytes_of(part, section)? {
+                    Part::Proto(bytes) => proto::import(&bytes, section, &mut program)?,
+                    Part::Pir(text) => {
+                        kind = FileKind::Pir;
+                        pir::import(&text, section, &mut program)?;
+                    }
+                }
+            }
+            return Ok(Loaded { program, kind, source: None, diagnostics: Diagnostics::new() });
         }
         (Some(s), _) => (s, Section::Startup),
         (None, Some(m)) => (m, Section::Main),

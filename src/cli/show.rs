@@ -1,13 +1,13 @@
 //! `mastercast show`: one program in another form.
 
-use super::input::{Checkpoints, apply, job, load};
-use super::{FINDINGS, Outcome, Programs, Ui, print_out, render, write_file};
+use super::input::{Checkpoints, apply, is_pir, job, load};
+use super::{FINDINGS, Failure, Outcome, Programs, Ui, print_out, render, write_file};
 use clap::{Args, ValueEnum};
 use mastercast::analysis::depgraph::DepGraph;
 use mastercast::analysis::effects::Effects;
 use mastercast::ir::{Program, Section};
 use mastercast::ops::Ops;
-use mastercast::paddle::proto;
+use mastercast::paddle::{pir, proto};
 use mastercast::text;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,6 +22,8 @@ enum As {
     Dot,
     /// ProgramDesc
     Proto,
+    /// PIR, of a program that is PIR
+    Pir,
 }
 
 /// Arguments of `show`.
@@ -72,13 +74,21 @@ impl Show {
                 bytes
             }
             As::Dot => dot(program).into_bytes(),
+            As::Proto if is_pir(program) => return Err(no_conversion("PIR", "pir")),
             As::Proto => proto::export(program, only_section(program)),
+            As::Pir if !is_pir(program) => return Err(no_conversion("ProgramDesc", "proto")),
+            As::Pir => pir::export(program, only_section(program))?.into_bytes(),
         };
         match self.output {
             Some(path) => write_file(&path, &bytes).map(|()| ExitCode::SUCCESS),
             None => print_out(&bytes),
         }
     }
+}
+
+fn no_conversion(is: &str, form: &str) -> Failure {
+    let message = format!("the program is {is}; there is no conversion between ProgramDesc and PIR");
+    Failure::new(message).help(format!("--as {form}"))
 }
 
 /// The section to show where only one can be: main, unless there is none.

@@ -262,6 +262,15 @@ impl<'r> OpCx<'_, 'r> {
         self.machine.run_frame(block, locals)
     }
 
+    /// Runs a block with some of its variables given, as [`Self::run_block`] does.
+    pub fn run_block_with(&mut self, block: BlockId, given: Vec<(Name, Tensor)>) -> Result<Locals> {
+        let mut own = self.machine.new_locals()?;
+        for (name, value) in given {
+            self.machine.give(&mut own, name, value)?;
+        }
+        self.machine.run_frame(block, own)
+    }
+
     /// Runs a gradient block over the local variables that its forward block left behind (which are let
     /// go), with some of its own given values, and gives its locals back as [`Self::run_block`] does.
     pub fn run_block_over(&mut self, block: BlockId, left: Locals, given: Vec<(Name, Tensor)>) -> Result<Locals> {

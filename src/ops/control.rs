@@ -15,4 +15,7 @@ pub(super) const SCHEMAS: &[(&str, Schema)] = &[
     ("conditional_block_grad", COND),
     ("while", WHILE),
     ("while_grad", WHILE),
+    // Paddle 3.x (PIR).
+    ("pd_op.if", Schema::plain(Effect::Regions)),
+    ("pd_op.while", Schema::plain(Effect::Regions)),
 ];

@@ -8,6 +8,7 @@
 //! show them. [`KNOWN_KINDS`] lists every kind that Paddle 2.6.2 registers and that touches only the
 //! variables it names, in the direction in which it names them.
 
+mod amp;
 mod control;
 mod io;
 mod math;
@@ -15,6 +16,7 @@ mod optimizer;
 mod schema;
 mod transfer;
 
+pub use amp::{AmpLists, KeptSlots};
 pub use schema::{Arity, AttrKind, AttrSpec, Effect, Schema, SlotSpec, Wants};
 
 use crate::entity::EntityId;
@@ -73,7 +75,7 @@ impl Ops {
             rows: program
                 .symbols()
                 .iter()
-                .map(|(_, text)| self.by_kind.get(text).unwrap_or(&Schema::UNKNOWN))
+                .map(|(_, text)| self.by_kind.get(text).unwrap_or_else(|| Schema::of_name(text)))
                 .collect(),
         }
     }

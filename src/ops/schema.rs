@@ -89,6 +89,9 @@ pub enum Effect {
     Cond,
     /// Runs its sub-block as long as a condition holds.
     While,
+    /// Runs its sub-blocks, each any number of times, and writes its outputs from what they yield (`if` and
+    /// `while` of PIR, whose blocks hold values of their own).
+    Regions,
     /// Not known: may read and write everything it names, sub-blocks included.
     Unknown,
 }
@@ -109,6 +112,14 @@ pub struct Schema {
 impl Schema {
     /// The schema of a kind that has none.
     pub const UNKNOWN: Schema = Schema::plain(Effect::Unknown);
+
+    /// The schema of a kind without entry, by its name: an op of PIR's dialects writes its results alone,
+    /// unless its name ends in `_` (in place). Source: naming of Paddle 3.3.1's dialects.
+    pub fn of_name(kind: &str) -> &'static Schema {
+        const RESULTS: Schema = Schema::plain(Effect::Opaque);
+        let pir = ["pd_op.", "builtin.", "cf."].iter().any(|dialect| kind.starts_with(dialect));
+        if pir && !kind.ends_with('_') { &RESULTS } else { &Schema::UNKNOWN }
+    }
 
     /// A schema that checks no slots.
     pub const fn plain(effect: Effect) -> Schema {

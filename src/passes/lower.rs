@@ -1,10 +1,10 @@
 //! How does the target framework run `load`, `amp_init` and `resync`? As its own ops.
 //!
 //! *Before*: a program in which these ops may stand anywhere. *After*: only ops that Paddle 2.6.2
-//! registers: one `load` an output, `cast` into the master, and for a narrowing in place `assign` into a
-//! temporary and `cast` back (a cast must not read and write one variable). Casts into masters say
-//! the dtype that their operand really has. *Preserves*: the values of all cells. *Cost*: one symbolic
-//! sweep of both sections.
+//! registers and that PIR has a form for: one `load` an output, `cast` into the master, and for a narrowing in
+//! place `assign` into a temporary and `cast` back (a cast must not read and write one variable). Casts into
+//! masters say the dtype that their operand really has. *Preserves*: the values of all cells. *Cost*: one
+//! symbolic sweep of both sections.
 //!
 //! What has no form there is an error, not a guess: a `resync` whose direction is decided at run time,
 //! or that must stop on a conflict, or that believes the parameter if the two disagree (if they agree, the

@@ -215,7 +215,9 @@ impl Observer for Watch {
         for i in self.touched.drain(..) {
             self.wide_before[i] = None;
         }
-        for name in op.input_args() {
+        let effects = exec.effects;
+        let in_blocks = op.sub_blocks().flat_map(|b| &effects.block(b).reads).copied();
+        for name in op.input_args().chain(in_blocks) {
             for i in exec.pairs.of(name).filter(|&i| exec.pairs.rows()[i].master == name) {
                 self.seeds[i].blocked = true;
             }

@@ -11,8 +11,9 @@ use crate::analysis::coherence::{Subject, coherence_with};
 use crate::analysis::exec::ExecOptions;
 use crate::analysis::order::positions;
 use crate::entity::EntityId;
-use crate::ir::{At, Attr, BlockId, DType, Edit, NewOp, OpId, Origin, Program, Section, VarDef, VarFlag};
+use crate::ir::{At, Attr, BlockId, DType, Edit, Entity, NewOp, OpId, Origin, Program, Section, VarDef, VarFlag};
 use crate::names::{Name, sym};
+use crate::paddle::pir;
 use indexmap::IndexMap;
 use rustc_hash::FxHashSet;
 
@@ -29,13 +30,19 @@ pub enum Standalone {
 ///
 /// Masters come first, all from parameters that are still as wide as they were loaded; then float32 copies
 /// of parameters that have no master, then the narrowing, then the other copies in program order. Of a
-/// parameter with several masters, `renarrow` believes the first. To run `resync` a second time rounds the
+/// parameter with several masters, `renarrow` believes the first. PIR declares each operand's dtype, and
+/// casts say the parameter's own; a cast to float32 of what is float32 copies it all the same (Paddle 3.3.1), so
+/// that one program does for parameters loaded wide or narrow. To run `resync` a second time rounds the
 /// masters, because by then the parameters are narrow.
 pub fn standalone(program: &Program, which: Standalone, cx: &PassCx<'_>) -> Result<Program, PassError> {
     let cells = Cells::new(program);
     let mut out = Program::new();
     let section = program.section(Section::Main);
     out.set_section_info(Section::Main, section.version, section.op_versions.clone());
+    let pir = Section::ALL.into_iter().any(|s| pir::is_pir(program, s));
+    if pir {
+        out.set_extra(Entity::Section(Section::Main), pir::new_head());
+    }
     let block = out.push_block(Section::Main, -1, None);
     let origin = out.push_origin(Origin::Built { tag: 0 });
     let mut make =
@@ -43,16 +50,24 @@ pub fn standalone(program: &Program, which: Standalone, cx: &PassCx<'_>) -> Resu
     let Subjects { masters, singles, copies } = subjects(program, cx, &cells);
     match which {
         Standalone::Resync => {
-            for &(param, master, _) in &masters {
+            for &(param, master, low) in &masters {
                 let (p, m) = (make.cell(param), make.cell(master));
-                make.put(cast(p, m, DType::F32, DType::F32), "the master from the parameter");
+                let says = if pir { low } else { DType::F32 };
+                make.put(cast(p, m, says, DType::F32), "the master from the parameter");
             }
             let (wide, rest): (Vec<_>, Vec<_>) = copies.into_iter().partition(|c| c.wide);
             wide.iter().for_each(|c| make.copy(c.op));
             let mut narrowed = FxHashSet::default();
-            let params = masters.iter().map(|&(param, _, low)| (param, low)).chain(singles);
-            for (param, low) in params.filter(|p| narrowed.insert(p.0)) {
-                make.narrow(param, low);
+            let masters = masters.iter().map(|&(param, master, low)| (param, Some(master), low));
+            let params = masters.chain(singles.into_iter().map(|(param, low)| (param, None, low)));
+            for (param, master, low) in params.filter(|p| narrowed.insert(p.0)) {
+                match (pir, master) {
+                    (true, Some(master)) => {
+                        let (p, m) = (make.cell(param), make.cell(master));
+                        make.put(cast(m, p, DType::F32, low), "the parameter from its master");
+                    }
+                    _ => make.narrow(param, low, pir),
+                }
             }
             rest.iter().for_each(|c| make.copy(c.op));
         }
@@ -124,7 +139,7 @@ struct Make<'a> {
 }
 
 impl Make<'_> {
-    fn put(&mut self, op: NewOp, why: &str) {
+    fn put(&mut self, op: NewOp, why: &'static str) {
         self.edit.insert(At::End(self.block), op, why);
     }
 
@@ -141,13 +156,16 @@ impl Make<'_> {
     }
 
     /// Narrows a cell in place.
-    fn narrow(&mut self, name: Name, low: DType) {
+    fn narrow(&mut self, name: Name, low: DType, pir: bool) {
         let cell = self.cell(name);
         let tmp = self.fresh(name);
         let shape = self.declared.get(&cell).map(|d| d.shape.clone()).unwrap_or_default();
         self.declared.insert(tmp, VarDef::tensor(tmp, DType::F32, shape));
-        let assign = NewOp::new(sym::ASSIGN).input(sym::X, [cell]).output(sym::OUT, [tmp]).attr(sym::OP_ROLE, 0);
-        self.put(assign, "cast in place: the value aside");
+        let aside = match pir {
+            true => cast(cell, tmp, low, DType::F32),
+            false => NewOp::new(sym::ASSIGN).input(sym::X, [cell]).output(sym::OUT, [tmp]).attr(sym::OP_ROLE, 0),
+        };
+        self.put(aside, "cast in place: the value aside");
         self.put(cast(tmp, cell, DType::F32, low), "cast in place: and back");
     }
 

@@ -22,7 +22,7 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("select_output", select_output),
 ];
 
-fn condition(t: &Tensor, slot: &str) -> Result<bool, InterpError> {
+pub(super) fn condition(t: &Tensor, slot: &str) -> Result<bool, InterpError> {
     if t.dtype() != DType::Bool {
         return Err(dtype_fault(slot, t, "where bool is needed"));
     }

@@ -170,10 +170,30 @@ impl Stream {
     }
 }
 
+/// The value that the caller gave for what an op would draw.
+pub(super) fn given(
+    cx: &OpCx<'_, '_>,
+    slot: &str,
+    dtype: DType,
+    shape: &[usize],
+) -> Result<Option<Tensor>, InterpError> {
+    let Some(name) = cx.output_names(slot).first() else { return Ok(None) };
+    match cx.machine.given.get(name) {
+        Some(t) if t.shape() != shape || t.dtype() != dtype => {
+            let what = format!("{t:?} given, {dtype}{shape:?} drawn");
+            Err(Fault::Feed { name: cx.text(*name).to_owned(), what }.into())
+        }
+        t => Ok(t.cloned()),
+    }
+}
+
 fn random(cx: &mut OpCx<'_, '_>, mut draw: impl FnMut(&mut Stream) -> f64) -> Result<(), InterpError> {
     let shape = out_shape(cx)?;
     let dtype = cx.attr_dtype("dtype")?.unwrap_or(DType::F32);
     let n = cx.room(dtype, &shape)?;
+    if let Some(out) = given(cx, "Out", dtype, &shape)? {
+        return cx.set("Out", out);
+    }
     let mut stream = Stream::of(cx)?;
     let out = match dtype {
         DType::F64 => Lanes::F64((0..n).map(|_| draw(&mut stream)).collect()).tensor(dtype, &shape)?,
@@ -182,9 +202,13 @@ fn random(cx: &mut OpCx<'_, '_>, mut draw: impl FnMut(&mut Stream) -> f64) -> Re
     cx.set("Out", out)
 }
 
-/// Uniform in [min, max).
+/// Uniform in [min, max): attributes, or (in PIR) tensors of one element.
 fn uniform_random(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
-    let (min, max) = (f64::from(cx.attr_f32("min", -1.0)?), f64::from(cx.attr_f32("max", 1.0)?));
+    let bound = |cx: &OpCx<'_, '_>, slot: &str, attr: &str, default: f32| match cx.opt_input(slot)? {
+        Some(t) if !t.is_empty() => Ok(t.to_f64_vec()[0]),
+        _ => cx.attr_f32(attr, default).map(f64::from),
+    };
+    let (min, max) = (bound(cx, "Min", "min", -1.0)?, bound(cx, "Max", "max", 1.0)?);
     random(cx, |s| min + (max - min) * s.unit())
 }
 
