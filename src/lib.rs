@@ -32,10 +32,11 @@
 //! 4. [`text`], [`paddle`]: front ends; each reads and prints without loss.
 //! 5. [`diag`], [`verify`]: findings about the user's program; numbered invariants.
 //! 6. [`analysis`]: effects, dependences, pairs, symbolic values, the proof.
-//! 7. [`passes`]: `master-casts`, `load-order`, `resync`, `lower`, and the manager.
+//! 7. [`passes`]: `precision`, `train-precision`, `master-casts`, `load-order`, `resync`, `lower`, and the manager.
 //! 8. [`ckpt`], [`convert`]: checkpoints, and float conversions at memory speed.
 //! 9. [`schedule`]: the order of a script, written into the program as ops.
 //! 10. [`interp`]: what the programs compute.
+//! 11. [`state`]: state dicts, and loads of checkpoints into a scope.
 //!
 //! # Invariants
 //! - The IR holds only what a file can hold; everything else is derived on demand.
@@ -62,6 +63,7 @@ pub mod ops;
 pub mod paddle;
 pub mod passes;
 pub mod schedule;
+pub mod state;
 pub mod text;
 pub mod verify;
 

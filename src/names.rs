@@ -227,12 +227,20 @@ known! {
     X = "X", Y = "Y", OUT = "Out", PARAM = "Param", PARAM_OUT = "ParamOut", GRAD = "Grad",
     MASTER_PARAM = "MasterParam", MASTER_PARAM_OUT = "MasterParamOut", MASTER_OF = "MasterOf",
     LEARNING_RATE = "LearningRate", SKIP_UPDATE = "SkipUpdate", COND = "Cond", CONDITION = "Condition",
-    INPUT = "Input", SCOPE = "Scope", STEP_SCOPES = "StepScopes", INPUTS = "Inputs",
+    INPUT = "Input", SCOPE = "Scope", STEP_SCOPES = "StepScopes", INPUTS = "Inputs", SCALE_IN = "Scale",
+    OUT_GRAD = "Out@GRAD", X_GRAD = "X@GRAD", Y_GRAD = "Y@GRAD", FOUND_INFINITE = "FoundInfinite",
+    PREV_LOSS_SCALING = "PrevLossScaling", LOSS_SCALING = "LossScaling", STOP_UPDATE = "StopUpdate",
+    IN_GOOD_STEPS = "InGoodSteps", IN_BAD_STEPS = "InBadSteps", OUT_GOOD_STEPS = "OutGoodSteps",
+    OUT_BAD_STEPS = "OutBadSteps", AXIS_TENSOR = "AxisTensor",
     // op kinds
     LOAD = "load", LOAD_COMBINE = "load_combine", SAVE = "save", SAVE_COMBINE = "save_combine",
     CAST = "cast", ASSIGN = "assign", AMP_INIT = "amp_init", RESYNC = "resync",
+    SET_VALUE = "set_value", CREATE_PY_READER = "create_py_reader", READ = "read",
     FILL_CONSTANT = "fill_constant", UNIFORM_RANDOM = "uniform_random", WHILE = "while",
-    CONDITIONAL_BLOCK = "conditional_block", FEED = "feed", FETCH = "fetch",
+    CONDITIONAL_BLOCK = "conditional_block", FEED = "feed", FETCH = "fetch", SUM = "sum",
+    SQUARED_L2_NORM = "squared_l2_norm", ELEMENTWISE_MUL = "elementwise_mul",
+    ELEMENTWISE_MUL_GRAD = "elementwise_mul_grad", CHECK_FINITE_AND_UNSCALE = "check_finite_and_unscale",
+    UPDATE_LOSS_SCALING = "update_loss_scaling", CONCAT = "concat", REDUCE_ANY = "reduce_any", MEMCPY = "memcpy",
     // attributes
     IN_DTYPE = "in_dtype", OUT_DTYPE = "out_dtype", DTYPE = "dtype", SHAPE = "shape",
     FILE_PATH = "file_path", KEYS = "keys", STORED_DTYPES = "stored_dtypes", PINNED = "pinned",
@@ -240,7 +248,10 @@ known! {
     OP_NAMESCOPE = "op_namescope", OP_CALLSTACK = "op_callstack", SUB_BLOCK = "sub_block",
     MULTI_PRECISION = "multi_precision", REWRITE_MASTER = "rewrite_master", DIRECTION = "direction",
     ON_CONFLICT = "on_conflict", VALUE = "value", STR_VALUE = "str_value", WITH_QUANT_ATTR = "with_quant_attr",
-    LOAD_AS_FP16 = "load_as_fp16",
+    LOAD_AS_FP16 = "load_as_fp16", USE_MKLDNN = "use_mkldnn", AXIS = "axis", DIM = "dim", KEEP_DIM = "keep_dim",
+    REDUCE_ALL = "reduce_all", DST_PLACE_TYPE = "dst_place_type", INCR_EVERY_N_STEPS = "incr_every_n_steps",
+    DECR_EVERY_N_NAN_OR_INF = "decr_every_n_nan_or_inf", INCR_RATIO = "incr_ratio", DECR_RATIO = "decr_ratio",
+    ATTR_STOP_UPDATE = "stop_update", FORCE_CPU = "force_cpu", PLACE_TYPE = "place_type",
 }
 
 /// The interner of op kinds, slots and attribute names; [`sym`] holds at fixed ids.

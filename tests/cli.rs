@@ -183,12 +183,12 @@ fn what_cannot_be_checked_is_exit_code_2() {
 }
 
 #[test]
-fn a_pickle_is_refused_with_what_to_do() {
+fn a_pickle_that_names_a_function_is_refused_with_what_to_do() {
     let (_dir, path) = temp();
     let pickle = format!("{path}/x.pdparams");
-    std::fs::write(&pickle, b"\x80\x02}q\x00.").unwrap();
+    std::fs::write(&pickle, b"\x80\x02cos\nsystem\n\x8c\x04true\x85R.").unwrap();
     let schedule = format!("startup, load({pickle}), amp_init, main");
-    job("check", &["--schedule", &schedule]).exits(2).says(&["is a pickle", "safetensors.numpy.save_file"]);
+    job("check", &["--schedule", &schedule]).exits(2).says(&["names `os.system`", "safetensors.numpy.save_file"]);
 }
 
 #[test]
@@ -426,6 +426,31 @@ fn run_feeds_fetches_and_keeps_the_cells() {
 }
 
 #[test]
+fn run_watches_ops_pairs_and_costs() {
+    let (_dir, path) = temp();
+    let feed = format!("{path}/batch.safetensors");
+    batch(&feed, &[("x", 8), ("y", 1)]);
+    let ran = job("run", &["--schedule", GOOD, "--feed", &feed, "--trace", "--profile"]).exits(0);
+    let lines: Vec<&str> = ran.text().lines().collect();
+    let traced = |start: &str, kind: &str| {
+        lines.iter().any(|l| l.starts_with(start) && l.contains(&format!(" {kind} ")) && l.contains(" nan 0 inf 0"))
+    };
+    assert!(traced("step 0 startup: blocks[0].ops[", "fill_constant"), "{}", ran.text());
+    assert!(traced("step 1 main: blocks[0].ops[", "mul"), "{}", ran.text());
+    assert!(lines.iter().any(|l| l.ends_with("  sgd")), "{}", ran.text());
+    ran.says(&["variables held at most "]);
+    // The program's loss scale of 65536 overflows float16 in the first step, which is then skipped.
+    let nan = job("run", &["--schedule", GOOD, "--feed", &feed, "--check-nan"]).exits(2);
+    nan.says(&["mul_grad(", "`fc_1.w_0@GRAD` (f16[16, 1]) holds a NaN; inputs were f16[4, 1], f16[4, 16], f16[16, 1]"]);
+    // In step through both steps; out of it when nothing brings the loaded values to the masters.
+    let two = ["--feed", &feed, "--steps", "2", "--check-coherence"];
+    job("run", &[&["--schedule", GOOD][..], &two].concat()).exits(0).says(&["4 pairs in step, compared "]);
+    let bad = job("run", &[&["--schedule", STALE][..], &two].concat()).exits(1);
+    bad.says(&["step 1: main: blocks[0].ops[0]", "is not the narrowed", "when main starts"]);
+    job("run", &["--schedule", GOOD, "--feed", &feed, "--memory-limit", "100"]).exits(2).says(&["memory limit"]);
+}
+
+#[test]
 fn run_says_what_is_missing() {
     let (_dir, path) = temp();
     let feed = format!("{path}/batch.safetensors");
@@ -523,7 +548,7 @@ fn shells_complete_every_command() {
 #[test]
 fn help_names_the_exit_codes() {
     let help = run(&["--help"]).exits(0);
-    for command in ["check", "rewrite", "run", "show", "diff", "explain", "passes", "completions"] {
+    for command in ["check", "rewrite", "amp", "run", "show", "diff", "explain", "passes", "completions"] {
         assert!(help.text().contains(&format!("  {command} ")), "{command}");
         run(&[command, "--help"]).exits(0);
     }

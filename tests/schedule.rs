@@ -236,6 +236,25 @@ fn rewrite_master_lists_the_pairs_of_what_it_narrows() {
     );
 }
 
+/// A master under its dynamic name, and with another counter, is this program's master.
+#[test]
+fn masters_are_found_under_their_dynamic_names() {
+    for (key, why) in
+        [("master_weights.w", "a master under its dynamic name"), ("w_fp32_master_0", "a master with another counter")]
+    {
+        let both = [entry("w", DType::F16, &[2, 3]), entry(key, DType::F32, &[2, 3])];
+        let (p, a) = apply("startup, load(x), amp_init, main", &both);
+        assert_eq!(ops(&p)[2], "(Out: w, w_fp32_master_3) = load()");
+        assert_eq!(p.op(a.loads[0].op.unwrap()).attr(sym::KEYS), Some(&AttrValue::strs(["w", key])));
+        assert_eq!(a.loads[0].names.mapped, [(key.to_owned(), "w_fp32_master_3".to_owned(), why.to_owned())]);
+        assert_eq!(a.loads[0].names.unexpected, [""; 0]);
+    }
+    let twice = [entry("w_fp32_master_0", DType::F32, &[2, 3]), entry("w_fp32_master_1", DType::F32, &[2, 3])];
+    let (_, a) = apply("startup, load(x), main", &twice);
+    assert!(a.diagnostics.has_errors());
+    assert!(render_plain(&a.diagnostics).contains("several keys of the checkpoint could be meant"));
+}
+
 #[test]
 fn only_chooses_parameters_or_masters() {
     let both = [entry("w", DType::F16, &[2, 3]), entry("w_fp32_master_3", DType::F32, &[2, 3])];

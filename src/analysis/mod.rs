@@ -14,6 +14,7 @@ pub mod effects;
 pub mod exec;
 pub mod facts;
 pub mod findings;
+pub mod numbers;
 pub mod order;
 pub mod pairs;
 pub mod values;

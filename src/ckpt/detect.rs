@@ -12,6 +12,8 @@ pub(super) enum Content {
     SelectedRows,
     Npz,
     Pickle,
+    /// of several safetensors files
+    Index,
     Unknown,
 }
 
@@ -22,7 +24,8 @@ pub(super) fn describe(content: Content) -> &'static str {
         Content::Stream => "is a tensor stream",
         Content::Npz => "is a NumPy archive, a file of its own",
         Content::SelectedRows => "holds SelectedRows (a sparse gradient), which no parameter is",
-        Content::Pickle => "is a pickle (paddle.save), which this version does not read",
+        Content::Pickle => "is a pickle (paddle.save), a checkpoint of its own",
+        Content::Index => "is the index of several safetensors files, a checkpoint of its own",
         Content::Unknown => "is no tensor",
     }
 }
@@ -44,6 +47,15 @@ pub(super) fn content(source: &Source) -> Result<Content, CkptError> {
             _ => Content::Stream,
         },
         [0, 0, 0, 0, ..] if is_selected_rows(source) => Content::SelectedRows,
+        [b'{', ..] if is_index(source)? => Content::Index,
         _ => Content::Unknown,
     })
+}
+
+/// Whether a JSON file has the key of a safetensors index near its beginning.
+fn is_index(source: &Source) -> Result<bool, CkptError> {
+    let mut head = vec![0; source.len().min(64 << 10) as usize];
+    source.read_into(0, &mut head)?;
+    let key = b"\"weight_map\"";
+    Ok(head.windows(key.len()).any(|w| w == key))
 }

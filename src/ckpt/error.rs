@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 /// The formats that [`open`](super::open) recognises.
-pub const KNOWN_FORMATS: &str =
-    "safetensors, Paddle tensor stream, NumPy archive (npz), directory of Paddle tensor streams";
+pub const KNOWN_FORMATS: &str = "safetensors (one file or an index), paddle.save pickle, Paddle distributed checkpoint, Paddle tensor stream, \
+     NumPy archive (npz), directory of Paddle tensor streams";
 
 /// Why a checkpoint could not be read or written.
 #[derive(Debug, thiserror::Error)]

@@ -21,3 +21,9 @@ pub const MAX_DEPTH: usize = 16;
 pub const MAX_FILES: usize = 2 << 20;
 /// Bytes moved at a time when a checkpoint is converted.
 pub const BLOCK: usize = 1 << 20;
+/// Values that one pickle may make: at most this many, of 16 to 24 bytes each.
+pub const MAX_PICKLE_VALUES: usize = 1 << 25;
+/// Bytes of all short texts of one pickle together.
+pub const MAX_PICKLE_TEXT: usize = 1 << 28;
+/// Containers inside one another, in a pickle.
+pub const MAX_PICKLE_DEPTH: usize = 32;

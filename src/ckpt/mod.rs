@@ -9,7 +9,10 @@
 //! | safetensors | [`open`] | [`write_safetensors`] |
 //! | Paddle tensor stream, one tensor (`save`, `load`) | [`open`] | [`write_stream`], [`convert_to_streams`] |
 //! | Paddle tensor streams in one file (`save_combine`, `load_combine`) | [`open_combined`] | [`write_combined`] |
-//! | NumPy archive (`np.savez`), as a source of feeds | [`open`] | no |
+//! | `paddle.save` pickle (`.pdparams`, `.pdopt`) | [`open`] | [`write_pickle`] |
+//! | distributed checkpoint (`*.metadata`, `*.distcp`) of Paddle 2.6.2 and 3.3.1 | [`open`], [`DistDir::open_version`] | [`DistWriter`] |
+//! | safetensors in several files, by their index JSON | [`open`] | no |
+//! | NumPy archive (`np.savez`) | [`open`] | no |
 //! | directory of tensor streams (`save_vars`) | [`open`] | [`convert_to_streams`] |
 //!
 //! ```
@@ -56,6 +59,29 @@
 //! 26. cut at any byte; a directory, a member or a header that points elsewhere, or is of another length
 //! 27. compressed or encrypted members, Fortran order, big-endian numbers, Python objects
 //!
+//! Pickles (`tests/ckpt_pickle_attacks.rs`)
+//! 28. cut at any byte
+//! 29. names that are not on the allow-list, and those that are, called otherwise than Paddle does
+//! 30. opcodes that Paddle does not write
+//! 31. stacks: too few values, marks in the wrong place, values left over
+//! 32. memo indices that were never set, or that skip
+//! 33. texts, bytes and frames longer than the file; text that is not UTF-8
+//! 34. containers inside themselves, or too deep
+//! 35. sharing that multiplies
+//! 36. more values than the limit
+//! 37. arrays: shapes, lengths, byte and memory order, objects, fields, built never or twice
+//! 38. protocol 2's text that is no bytes, or of another length
+//! 39. two tensors of one name, keys that are no names, names without end
+//! 40. tables of slices and of layer names that do not fit
+//! 41. bytes behind the end
+//!
+//! Checkpoints of several files (`tests/ckpt_dist.rs`)
+//! 42. metadata that is cut, of another kind, without a field, or of other shapes than its files
+//! 43. shards that leave holes, or overlap and differ
+//! 44. file names that leave the directory; metadata that names itself
+//! 45. shard files that are missing, or of another save
+//! 46. a safetensors index with repeated names, foreign files, missing tensors
+//!
 //! Files
 //! 19. a pipe, a device, an empty file, an empty directory
 //! 20. a directory with foreign, hidden and combined files, links to itself, directories without end
@@ -71,24 +97,36 @@ mod compare;
 mod convert;
 mod detect;
 mod dir;
+mod dist;
 mod error;
 mod index;
 pub mod limits;
 mod map;
+pub mod names;
+pub(crate) mod nearest;
 mod npz;
 mod open;
+mod pickle;
+pub mod plan;
+pub mod rect;
 mod safetensors;
+mod sharded;
+pub mod shards;
 mod stream;
 mod write;
 
-pub use compare::agree_narrowed;
+pub use compare::{agree_narrowed, agree_narrowed_as};
 pub use convert::convert_to_streams;
 pub use dir::StreamDir;
+pub use dist::{DistDir, DistFlavour, DistMetadata, DistShard, DistTensor, DistWriter, ShardData, versions};
 pub use error::{CkptError, KNOWN_FORMATS};
 pub use map::Access;
+pub(crate) use map::prefer_huge_pages;
 pub use npz::NpzFile;
 pub use open::{open, open_with};
+pub use pickle::{PickleFile, PickleOptions, write_pickle};
 pub use safetensors::{SafetensorsFile, write_safetensors};
+pub use sharded::SafetensorsIndex;
 pub use stream::{StreamFile, open_combined, write_combined, write_stream};
 
 use crate::ir::DType;
@@ -112,6 +150,19 @@ pub struct TensorEntry {
     pub bytes: u64,
 }
 
+/// A value of a checkpoint that is no tensor.
+#[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)]
+pub enum Plain {
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(String),
+    /// bytes, of which only the number is kept
+    Bytes(u64),
+}
+
 /// A file in a checkpoint's directory that holds no tensor of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Skipped {
@@ -125,7 +176,7 @@ pub struct Skipped {
 pub trait Checkpoint: Send + Sync {
     /// Where it was opened.
     fn path(&self) -> &Path;
-    /// The format's name (`safetensors`, `npz`, `tensor-stream`, `tensor-stream-combined`, `tensor-stream-dir`).
+    /// The format's name (`safetensors`, `safetensors-index`, `pickle`, `distributed`, `npz`, `tensor-stream`, `tensor-stream-combined`, `tensor-stream-dir`).
     fn format(&self) -> &'static str;
     /// All tensors, in file order; a directory's by name.
     fn entries(&self) -> &[TensorEntry];
@@ -161,6 +212,16 @@ pub trait Checkpoint: Send + Sync {
             None => Cow::Owned(self.entries()[index].dtype.to_string()),
         }
     }
+    /// Another name that the file itself gives to entry `index`: the parameter's for a layer's name, or that of
+    /// the tensor which was saved under this key.
+    fn alias(&self, index: usize) -> Option<&str> {
+        let _ = index;
+        None
+    }
+    /// Values that are no tensors (a learning-rate schedule's), by dotted name, in file order.
+    fn plain(&self) -> &[(String, Plain)] {
+        &[]
+    }
     /// Files that were looked at and hold no tensor of this checkpoint, by name.
     fn skipped(&self) -> &[Skipped] {
         &[]
@@ -175,6 +236,7 @@ pub struct Manifest {
     format: &'static str,
     entries: Arc<[TensorEntry]>,
     index: Arc<NameIndex>,
+    aliases: Arc<[Option<Box<str>>]>,
 }
 
 impl Manifest {
@@ -182,7 +244,10 @@ impl Manifest {
     pub fn of(ckpt: &dyn Checkpoint) -> Manifest {
         let entries: Arc<[TensorEntry]> = ckpt.entries().into();
         let index = Arc::new(NameIndex::first_of(&entries));
-        Manifest { path: ckpt.path().into(), format: ckpt.format(), entries, index }
+        let aliases: Vec<Option<Box<str>>> = (0..entries.len()).map(|i| ckpt.alias(i).map(Into::into)).collect();
+        // Most formats have none.
+        let aliases = if aliases.iter().any(Option::is_some) { aliases.into() } else { Arc::new([]) as Arc<[_]> };
+        Manifest { path: ckpt.path().into(), format: ckpt.format(), entries, index, aliases }
     }
 
     /// Where the checkpoint was opened.
@@ -198,6 +263,25 @@ impl Manifest {
     /// All tensors, in file order.
     pub fn entries(&self) -> &[TensorEntry] {
         &self.entries
+    }
+
+    /// A manifest of these entries, which has no file of its own.
+    pub(crate) fn of_entries(path: &Path, format: &'static str, entries: Vec<TensorEntry>) -> Manifest {
+        let index = Arc::new(NameIndex::first_of(&entries));
+        Manifest { path: path.into(), format, entries: entries.into(), index, aliases: Arc::new([]) }
+    }
+
+    /// The same with a name for its only entry, which has none.
+    pub(crate) fn with_only_name(&self, name: &str) -> Manifest {
+        let entries: Arc<[TensorEntry]> =
+            self.entries.iter().map(|e| TensorEntry { name: name.to_owned(), ..e.clone() }).collect();
+        let index = Arc::new(NameIndex::first_of(&entries));
+        Manifest { entries, index, ..self.clone() }
+    }
+
+    /// Another name that the file gives to entry `index`, see [`Checkpoint::alias`].
+    pub fn alias(&self, index: usize) -> Option<&str> {
+        self.aliases.get(index)?.as_deref()
     }
 
     /// The entry with this name, in constant time.

@@ -1,5 +1,6 @@
 //! `mastercast explain` and `mastercast passes`: what does a code mean, what does a pass do?
 
+use super::amp::AmpOptions;
 use super::{Failure, Outcome, print_out};
 use clap::Args;
 use mastercast::diag::Code;
@@ -32,10 +33,19 @@ impl Explain {
 
 /// Arguments of `passes`.
 #[derive(Args)]
-pub struct Passes {}
+pub struct Passes {
+    /// Print the op lists that `precision` uses with the options below, as JSON
+    #[arg(long)]
+    lists: bool,
+    #[command(flatten)]
+    options: AmpOptions,
+}
 
 impl Passes {
     pub fn run(self) -> Outcome {
+        if self.lists {
+            return print_out(format!("{:#}\n", self.options.show()?).as_bytes());
+        }
         let rows: String = PASSES.iter().map(|p| format!("{:14} {}\n", p.name, p.summary)).collect();
         print_out(rows.as_bytes())
     }

@@ -74,6 +74,11 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     all(&mut file)
 }
 
+/// A text file, whole.
+pub fn text_file(path: &Path) -> Result<String, Failure> {
+    String::from_utf8(read(path)?).map_err(|_| Failure::new(format!("{}: not UTF-8", path.display())))
+}
+
 /// Whether reading may never end (`/dev/zero`) or wait for a person. A pipe is no device.
 fn is_device(meta: &std::fs::Metadata) -> bool {
     #[cfg(unix)]

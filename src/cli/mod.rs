@@ -2,7 +2,9 @@
 //!
 //! Exit codes: 0 done (for `check`: in step), 1 findings about the user's program, 2 could not be done.
 
+mod amp;
 mod check;
+mod ckpt;
 mod diff;
 mod explain;
 mod input;
@@ -10,6 +12,7 @@ mod render;
 mod rewrite;
 mod run;
 mod show;
+mod watch;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -75,12 +78,16 @@ enum Command {
     Check(check::Check),
     /// Rewrite a job so that every pair is in step
     Rewrite(rewrite::Rewrite),
+    /// Rewrite a float32 program to mixed precision
+    Amp(amp::Amp),
     /// Run a job in the interpreter
     Run(run::Run),
     /// Print a program in another form
     Show(show::Show),
     /// Show how two programs differ
     Diff(diff::Diff),
+    /// Look at, compare, convert and load checkpoints
+    Ckpt(ckpt::Ckpt),
     /// Explain a diagnostic code
     Explain(explain::Explain),
     /// List the passes
@@ -152,9 +159,11 @@ pub fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Check(c) => c.run(ui),
         Command::Rewrite(c) => c.run(ui),
+        Command::Amp(c) => c.run(ui),
         Command::Run(c) => c.run(ui),
         Command::Show(c) => c.run(ui),
         Command::Diff(c) => c.run(ui),
+        Command::Ckpt(c) => c.run(ui),
         Command::Explain(c) => c.run(),
         Command::Passes(c) => c.run(),
         Command::Completions { shell } => {

@@ -11,7 +11,9 @@ use mastercast::ir::{Attr, Edit, EditNote, EditSummary, Program, Section};
 use mastercast::names::{Name, sym};
 use mastercast::ops::{Effect, Ops};
 use mastercast::paddle::{pir, proto};
-use mastercast::passes::{Lower, ManagerOptions, Pass, PassCx, PassError, PassManager, Report, Standalone, standalone};
+use mastercast::passes::{
+    Lower, ManagerOptions, Pass, PassCx, PassError, PassManager, Report, Standalone, TrainPrecision, standalone,
+};
 use mastercast::schedule::Applied;
 use mastercast::text;
 use mastercast::verify::{Checks, verify};
@@ -23,7 +25,7 @@ use std::process::ExitCode;
 
 /// What to believe when parameter and master were both loaded and disagree.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum OnConflict {
+pub(super) enum OnConflict {
     /// write nothing
     Error,
     /// the master
@@ -44,34 +46,37 @@ const PASSES: &str = "To look into the passes";
     the framework's own format. Programs of Paddle 3.x are written as .json.\n\nExit code: 0 in step, 1 findings, 2 could not run.")]
 pub struct Rewrite {
     #[command(flatten)]
-    programs: Programs,
+    pub(super) programs: Programs,
     /// The passes; they are followed by the lowering
     #[arg(long, value_name = "PASSES", default_value = "master-casts,load-order,resync")]
-    pipeline: String,
+    pub(super) pipeline: String,
     /// When the checkpoint's parameter is not its master narrowed
     #[arg(long, value_enum, default_value_t = OnConflict::Master)]
-    on_conflict: OnConflict,
+    pub(super) on_conflict: OnConflict,
     /// The directory to write
     #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    pub(super) out: PathBuf,
     /// Refuse checkpoints that the framework cannot read as they are
     #[arg(long)]
-    no_convert: bool,
+    pub(super) no_convert: bool,
     /// Where the startup program will find the checkpoint's files, if not where this call puts them
     #[arg(long, value_name = "DIR")]
-    load_dir: Option<String>,
+    pub(super) load_dir: Option<String>,
+    /// Set by `amp --training`: main is a float32 training program, rewritten before the schedule is applied
+    #[arg(skip)]
+    pub(super) train: Option<TrainPrecision>,
     /// Run only the first N passes
     #[arg(long, value_name = "N", help_heading = PASSES)]
-    stop_after: Option<usize>,
+    pub(super) stop_after: Option<usize>,
     /// Print the program after each pass
     #[arg(long, help_heading = PASSES)]
-    print_after: bool,
+    pub(super) print_after: bool,
     /// Do not verify between passes
     #[arg(long, help_heading = PASSES)]
-    no_verify: bool,
+    pub(super) no_verify: bool,
     /// Print how long each pass took
     #[arg(long, help_heading = PASSES)]
-    timings: bool,
+    pub(super) timings: bool,
 }
 
 /// A load path of the program, and where the target finds its files.
@@ -103,6 +108,14 @@ impl Rewrite {
         let mut found = std::mem::take(&mut loaded.diagnostics);
         let mut open = Checkpoints::default();
         let mut applied = Applied::default();
+        let mut amp = None;
+        if let Some(train) = self.train.as_ref().filter(|_| !found.has_errors()) {
+            found.extend(verify(&loaded.program, Checks::STRUCTURE));
+            if !found.has_errors() {
+                // A pair needs masters and `amp_init`, which the schedule places, needs 16-bit declarations.
+                amp = Some(train.rewrite(&mut loaded.program, &mut PassCx::default())?);
+            }
+        }
         if !found.has_errors() {
             applied = apply(ui, &self.programs, &mut loaded.program, &mut open)?;
             found.extend(std::mem::take(&mut applied.diagnostics));
@@ -148,12 +161,12 @@ impl Rewrite {
         for (name, bytes) in &files {
             self.write(&format!("{name}.{ending}"), bytes)?;
         }
-        let value = json!({
+        let mut value = json!({
             "pipeline": self.pipeline,
             "schedule": self.programs.schedule,
             "loads": applied.loads.iter().map(|l| json!({
                 "path": l.path, "loaded": l.names.loaded, "missing": l.names.missing,
-                "unexpected": l.names.unexpected, "left_out": l.names.left_out, "bytes": l.bytes,
+                "unexpected": l.names.unexpected, "left_out": l.names.left_out, "mapped": l.names.mapped, "bytes": l.bytes,
             })).collect::<Vec<_>>(),
             "passes": passes_json(&report, &program),
             "told_by_passes": render_json(&cx.diagnostics),
@@ -163,7 +176,25 @@ impl Rewrite {
             "lowered": {"in_step": lowered_proof.proved()},
             "files": sources.iter().map(|s| json!({"path": s.path, "load_dir": s.dir, "converted": s.converted.is_some()})).collect::<Vec<_>>(),
         });
+        if let (Some(train), Some(done)) = (&self.train, &amp) {
+            let report = done.report.clone().unwrap_or_default();
+            let entries = [
+                ("options", json!(train)),
+                ("changed", json!(done.report.is_some())),
+                ("told", json!(done.told)),
+                ("summary", json!(report.summary)),
+                ("returned", json!(report.returned)),
+                ("low", json!(report.low)),
+                ("report", json!(report)),
+            ];
+            entries.into_iter().for_each(|(key, v)| value[key] = v);
+        }
         self.write("report.json", format!("{value:#}\n").as_bytes())?;
+        if let Some(done) = &amp {
+            let summary = done.report.as_ref().map(|r| r.summary.clone());
+            let line = summary.or_else(|| done.told.clone()).unwrap_or_default();
+            super::print_out(format!("{line}\n").as_bytes())?;
+        }
         let good = after.proved() && lowered_proof.proved();
         let left = analysis::diagnostics(&lowered_proof, &lowered);
         if ui.quiet {

@@ -1,21 +1,31 @@
 //! `mastercast run`: what does the job compute?
 
 use super::input::{Checkpoints, apply, job};
+use super::watch::{Progress, Watch, no_pairs, pair_check};
 use super::{FINDINGS, Failure, Outcome, Programs, Ui, print_out, render};
 use clap::{Args, ValueEnum};
 use mastercast::ckpt::{self, TensorData};
-use mastercast::interp::{Fault, InterpError, Interpreter, Narrowing, Options, RunStats, Scope, Tensor};
+use mastercast::interp::{Fault, InterpError, Interpreter, Narrowing, Options, Profile, RunStats, Scope, Tensor};
 use mastercast::ir::{Program, Section, VarFlag};
 use mastercast::verify::{Checks, verify};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Rounding {
+pub enum Rounding {
     /// to nearest, ties to even
     Nearest,
     /// towards zero, as Paddle 2.6.2's CPU cast
     Truncate,
+}
+
+impl From<Rounding> for Narrowing {
+    fn from(rounding: Rounding) -> Narrowing {
+        match rounding {
+            Rounding::Nearest => Narrowing::NearestEven,
+            Rounding::Truncate => Narrowing::Truncate,
+        }
+    }
 }
 
 /// Arguments of `run`.
@@ -49,6 +59,22 @@ pub struct Run {
     /// Ops that a run may execute
     #[arg(long, default_value_t = 100_000_000)]
     fuel: u64,
+    /// Bytes that variables may hold at once
+    #[arg(long, value_name = "BYTES", default_value_t = Options::default().memory_limit)]
+    memory_limit: u64,
+    /// Print what each op wrote: dtype, shape, least, largest, how many NaNs and infinities
+    #[arg(long)]
+    trace: bool,
+    /// Compare every parameter of main with its narrowed master, before each op that reads one and after
+    /// each step; stop at the first that differs (exit status 1)
+    #[arg(long)]
+    check_coherence: bool,
+    /// Stop at the first op that writes a NaN
+    #[arg(long)]
+    check_nan: bool,
+    /// Print time and bytes by op kind, startup included
+    #[arg(long)]
+    profile: bool,
 }
 
 impl Run {
@@ -68,30 +94,53 @@ impl Run {
         }
         let program = &loaded.program;
         let mut options = Options::default();
-        options.narrowing = match self.narrowing {
-            Rounding::Nearest => Narrowing::NearestEven,
-            Rounding::Truncate => Narrowing::Truncate,
-        };
-        (options.seed, options.fuel) = (self.seed, self.fuel);
+        options.narrowing = self.narrowing.into();
+        (options.seed, options.fuel, options.memory_limit) = (self.seed, self.fuel, self.memory_limit);
+        let mut watch = Watch { trace: self.trace, nan: self.check_nan, ..Watch::default() };
+        watch.profile = self.profile.then(Profile::default);
+        watch.pairs = self.check_coherence.then(|| pair_check(program));
+        if watch.pairs.as_ref().is_some_and(|p| p.pairs() == 0) {
+            eprintln!("{}: {}", render::paint(ui, "33;1", "warning"), no_pairs(program));
+        }
         let mut scope = Scope::new();
         for (name, tensor) in self.scope_in.as_deref().map(tensors).transpose()?.unwrap_or_default() {
             scope.set(&name, tensor);
         }
         let feeds = self.feed.as_deref().map(tensors).transpose()?.unwrap_or_default();
         let mut interpreter = Interpreter::new(program).with_options(options);
-        let started = interpreter.run(Section::Startup, &mut scope)?;
+        let started = match watch.any() {
+            true => interpreter.run_observed(Section::Startup, &mut scope, &[], &[], &mut watch)?.stats,
+            false => interpreter.run(Section::Startup, &mut scope)?,
+        };
         tell(ui, &started);
         let fetch: Vec<&str> = self.fetch.iter().map(String::as_str).collect();
-        let mut ops = 0;
+        let (mut ops, mut peak) = (0, started.peak_bytes);
+        let mut progress = Progress::new(ui);
         for step in 1..=self.steps {
-            let out = interpreter
-                .run_with(Section::Main, &mut scope, &feeds, &fetch)
-                .map_err(|e| explained(e, program, &feeds))?;
+            watch.step = step;
+            let out = match watch.any() {
+                true => interpreter.run_observed(Section::Main, &mut scope, &feeds, &fetch, &mut watch),
+                false => interpreter.run_with(Section::Main, &mut scope, &feeds, &fetch),
+            };
+            let out = out.and_then(|out| watch.end(program, &scope).map(|()| out).map_err(InterpError::from));
+            let out = match out {
+                Err(e) if matches!(e.fault(), Fault::OutOfStep { .. }) => {
+                    eprintln!("{}: step {step}: {e}", render::paint(ui, "31;1", "error"));
+                    return Ok(ExitCode::from(FINDINGS));
+                }
+                out => out.map_err(|e| explained(e, program, &feeds))?,
+            };
             tell(ui, &out.stats);
             ops += out.stats.ops;
+            peak = peak.max(out.stats.peak_bytes);
+            progress.step(step, self.steps);
             for (name, value) in self.fetch.iter().zip(&out.values) {
                 print_out(format!("step {step} {name} {}\n", shown(value)).as_bytes())?;
             }
+        }
+        progress.done();
+        if let Some(report) = watch.report() {
+            print_out(report.as_bytes())?;
         }
         if self.steps == 0 {
             for name in &self.fetch {
@@ -104,6 +153,10 @@ impl Run {
         if !ui.quiet {
             let s = if self.steps == 1 { "" } else { "s" };
             eprintln!("ran startup ({} ops) and {} step{s} of main ({ops} ops)", started.ops, self.steps);
+            eprintln!("variables held at most {:.1} MB", peak as f64 / 1e6);
+            if let Some(pairs) = watch.pairs.as_ref().filter(|p| p.pairs() > 0) {
+                eprintln!("{} pairs in step, compared {} times", pairs.pairs(), pairs.compared());
+            }
             if let (Some(n), Some(path)) = (written, &self.scope_out) {
                 eprintln!("wrote {n} cells to {}", path.display());
             }

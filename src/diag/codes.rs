@@ -148,6 +148,52 @@ the op that writes it.
     (Out: y) = relu(X: x)      <- what is in x?
     (Out: x) = fill_constant() {shape: [2], value: 0.0f}
 ";
+    /// V13: a cast is used after its operand was overwritten.
+    StaleCast = "stale-cast", Error,
+"A rewrite to mixed precision cast a variable, an op then overwrote the variable, and a later op still reads
+the old cast (or an op wrote the cast in place and a later op reads the variable). Paddle 2.6.2 does this,
+because it finds casts by name alone; the numbers are wrong and nothing says so.
+
+    (Out: x.cast_fp16) = cast(X: x) {…}
+    (Out: y) = matmul_v2(X: x.cast_fp16; Y: w)
+    (Out: x) = exp(X: x)
+    (Out: z) = matmul_v2(X: x.cast_fp16; Y: w)      <- computes with the x before exp
+
+Rewrite the float32 program with `mastercast amp`, which makes a new cast after each write.
+";
+    /// V14: a cast is used where it has not run.
+    UndominatedCast = "undominated-cast", Error,
+"An op reads the result of a cast that has not run at this place: it stands behind, or in a block that need
+not have run. In Paddle 2.6.2 a sub-block uses a cast that its parent makes only after the sub-block; at
+run time the variable is uninitialised, or holds the value of the step before.
+
+    while(Condition: c; X: h) {sub_block: block(1)}
+    (Out: h.cast_fp16) = cast(X: h) {…}
+    block 1 in 0 {
+      (Out: t) = matmul_v2(X: h.cast_fp16; Y: w)      <- the cast comes after the loop
+    }
+";
+    /// V15: a control op's inputs are not what its blocks read.
+    CaptureList = "capture-list", Warning,
+"A `while` or `conditional_block` lists the cast of a variable while its blocks read the variable itself, or
+the other way round. The forward values can be right all the same, but the gradient of what is not listed
+is dropped without a word.
+
+    conditional_block(Cond: c; Input: x.cast_fp32) {sub_block: block(1)}
+    block 1 in 0 {
+      (Out: t) = matmul_v2(X: x; Y: w)      <- x is not listed
+    }
+";
+    /// V16: an op mixes float types.
+    MixedDtype = "mixed-dtype", Warning,
+"An op of a kind that computes in one float type reads operands of different float types, or writes a variable
+that is declared of another one. What a framework makes of it depends on the kernel: it fails, reads
+the bytes of one type as another, or leaves a tensor whose type is not the declared one.
+
+    var x : f16[2]
+    var y : f32[2]
+    (Out: y) = relu(X: x)      <- the result is f16
+";
     /// V12: there is nothing to check.
     EmptyProgram = "empty-program", Warning,
 "Neither startup nor main has an op, so that nothing can be proved or rewritten. The usual reason is
@@ -248,6 +294,13 @@ may be loaded from float32, float16 or bfloat16).
 "The checkpoint has an entry that the program has no cell for. It is left where it is.
 ";
     // ---- passes
+    /// There is nothing to rewrite to mixed precision.
+    NothingToNarrow = "nothing-to-narrow", Warning,
+"The pass `precision` left the program as it was: it is of mixed precision already, computes in float64
+alone, or the level is O0. Rewriting twice would cast casts.
+
+    (Out: x.cast_fp16) = cast(X: x) {in_dtype: f32, out_dtype: f16}      <- made by an earlier run
+";
     /// A load cannot be moved.
     PinnedLoad = "pinned-load", Note,
 "The load stays where it is, because an op between it and the place where it should be depends on it. The

@@ -157,6 +157,38 @@ pub enum Fault {
         /// the variable
         name: String,
     },
+    /// an index (of a gather, an embedding, a class) that is out of range
+    #[error("slot `{slot}`: index {index} is not below {limit}")]
+    Index {
+        /// the slot
+        slot: String,
+        /// the index
+        index: i64,
+        /// how many there are
+        limit: usize,
+    },
+    /// a parameter is not its narrowed master where it should be
+    #[error("`{param}` is not the narrowed `{master}` {when}: element {index} is {got}, and {want} by the master")]
+    OutOfStep {
+        /// the parameter
+        param: String,
+        /// its master
+        master: String,
+        /// at which point of the step
+        when: String,
+        /// the first element that differs
+        index: usize,
+        /// what it is
+        got: f32,
+        /// what it should be
+        want: f32,
+    },
+    /// an observer stopped the run
+    #[error("{what}")]
+    Stopped {
+        /// why
+        what: String,
+    },
     /// arithmetic that has no result (integer division by zero)
     #[error("{what}")]
     Arithmetic {

@@ -2,6 +2,7 @@
 
 use super::error::{Fault, InterpError};
 use super::files::Files;
+use super::observe::{Observer, Seen};
 use super::scope::{Cell, Locals, ROW, Scope, Value};
 use super::tensor::Tensor;
 use crate::ckpt::Checkpoint;
@@ -63,6 +64,8 @@ pub struct RunStats {
     pub ops: u64,
     /// what the user should know
     pub warnings: Vec<RunWarning>,
+    /// most bytes that cells held at once; a tensor that two cells share counts twice
+    pub peak_bytes: u64,
     /// what the program's own `fetch` ops fetched, in order
     pub fetched: Vec<(String, Tensor)>,
 }
@@ -82,6 +85,55 @@ pub(super) struct Plan {
     locals: Vec<FxHashMap<Name, VarId>>,
     /// variables of step scopes that some op reads, so that they must be kept
     scopes_read: FxHashSet<Name>,
+    /// by section: what no op of the global block needs after each op
+    pub dead: [Dead; 2],
+}
+
+/// Names by the op of a block after which nothing uses them.
+#[derive(Default)]
+pub(super) struct Dead {
+    names: Vec<Name>,
+    /// where each op's names end
+    ends: Vec<u32>,
+}
+
+impl Dead {
+    /// Every name that the block uses, under its last use.
+    fn new(program: &Program, section: Section) -> Dead {
+        let Some(block) = program.global_block(section) else { return Dead::default() };
+        let mut last: FxHashMap<Name, u32> = FxHashMap::default();
+        let mut uses = |op: OpRef<'_>, at: u32| {
+            for &name in op.inputs().chain(op.outputs()).flat_map(|slot| slot.args) {
+                let last = last.entry(name).or_insert(at);
+                *last = at.max(*last);
+            }
+        };
+        let (mut ops, mut control) = (0, None);
+        for op in program.ops(block) {
+            uses(op, ops);
+            control = if op.has_sub_blocks() { Some(ops) } else { control };
+            ops += 1;
+        }
+        // A gradient block reads what its forward block left, and more than the op names: with control flow,
+        // everything that some sub-block uses lives to the end of the last op that runs one.
+        if let Some(at) = control {
+            for b in program.section_blocks(section).filter(|&b| b != block) {
+                program.ops(b).for_each(|op| uses(op, at));
+            }
+        }
+        let mut rows: Vec<(u32, Name)> = last.into_iter().map(|(name, at)| (at, name)).collect();
+        rows.sort_unstable();
+        let mut ends = vec![0u32; ops as usize];
+        rows.iter().for_each(|&(at, _)| ends[at as usize] += 1);
+        (1..ends.len()).for_each(|i| ends[i] += ends[i - 1]);
+        Dead { names: rows.into_iter().map(|(_, name)| name).collect(), ends }
+    }
+
+    /// The names after op `i`.
+    fn after(&self, i: usize) -> &[Name] {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
+        &self.names[start..self.ends[i] as usize]
+    }
 }
 
 impl Plan {
@@ -92,6 +144,7 @@ impl Plan {
             global: [vec![None; names], vec![None; names]],
             locals: vec![FxHashMap::default(); program.block_rows()],
             scopes_read: FxHashSet::default(),
+            dead: Section::ALL.map(|s| Dead::new(program, s)),
         };
         let vars =
             || Section::ALL.into_iter().flat_map(|s| program.section_blocks(s)).flat_map(|b| &program.block(b).vars);
@@ -133,6 +186,11 @@ pub(super) struct Machine<'r> {
     /// bytes of the frames, and of frames that a kernel keeps for later
     pub frame_bytes: u64,
     pub draws: &'r mut FxHashMap<Name, u64>,
+    /// by slot: whether it may be let go after its last use
+    pub passing: &'r [bool],
+    pub observer: Option<&'r mut dyn Observer>,
+    /// what random ops write instead of drawing
+    pub given: &'r FxHashMap<Name, Tensor>,
     /// checkpoints opened in this run, by path; none that may have been written since
     pub opened: BTreeMap<PathBuf, Arc<dyn Checkpoint>>,
     pub stats: RunStats,
@@ -220,6 +278,21 @@ impl<'r> Machine<'r> {
         Ok(())
     }
 
+    /// Runs the section's global block. Temporaries go after their last use.
+    pub fn run_global(&mut self, block: BlockId) -> Result<(), InterpError> {
+        let (program, plan) = (self.program, self.plan);
+        for (i, op) in program.ops(block).enumerate() {
+            self.run_op(op).map_err(|e| e.at(|| Place::op(program, op.id)))?;
+            for name in plan.dead[self.section as usize].after(i) {
+                let slot = self.slots[name.index()];
+                if self.passing[slot as usize] {
+                    self.scope.take(slot);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Burns one unit of fuel.
     pub fn spend(&mut self) -> Result<(), InterpError> {
         let limit = self.options.fuel;
@@ -232,7 +305,17 @@ impl<'r> Machine<'r> {
 
     fn run_op(&mut self, op: OpRef<'r>) -> Result<(), InterpError> {
         self.spend()?;
-        self.dispatch.run(self, op)
+        let Some(observer) = self.observer.take() else { return self.dispatch.run(self, op) };
+        let mut ran = observer.before(&Seen { machine: self, op });
+        if ran.is_ok() {
+            // A sub-block's ops are observed too.
+            self.observer = Some(observer);
+            self.dispatch.run(self, op)?;
+            let Some(observer) = self.observer.take() else { return Ok(()) };
+            ran = observer.after(&Seen { machine: self, op });
+            self.observer = Some(observer);
+        }
+        ran.map_err(InterpError::from)
     }
 
     /// Runs a block in a frame of its own and gives back what the frame then holds. Its bytes stay
@@ -344,6 +427,7 @@ impl<'r> Machine<'r> {
             }
             None => self.scope.put(self.slots[name.index()], value),
         }
+        self.stats.peak_bytes = self.stats.peak_bytes.max(self.scope.bytes() + self.frame_bytes);
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use super::error::{Fault, InterpError};
 use super::files::{DiskFiles, Files};
 use super::kernels::{Kernel, Kernels};
 use super::machine::{Dispatch, Machine, Options, Plan, RunStats};
+use super::observe::Observer;
 use super::scope::Scope;
 use super::tensor::Tensor;
 use crate::entity::EntityId;
@@ -33,6 +34,7 @@ pub struct Interpreter<'p> {
     scope: u64,
     slots: Vec<u32>,
     draws: FxHashMap<Name, u64>,
+    given: FxHashMap<Name, Tensor>,
 }
 
 /// Kernels by a program's symbols.
@@ -59,6 +61,7 @@ impl<'p> Interpreter<'p> {
             scope: 0,
             slots: Vec::new(),
             draws: FxHashMap::default(),
+            given: FxHashMap::default(),
         }
     }
 
@@ -83,6 +86,17 @@ impl<'p> Interpreter<'p> {
         self
     }
 
+    /// Lets random ops write this value instead of drawing: `name` is the output of an initialiser, or the
+    /// `Mask` of a dropout (uint8, 1 where an element stays). It holds until another is given. False when the
+    /// program has no such name.
+    pub fn give_draw(&mut self, name: &str, value: Tensor) -> bool {
+        let name = self.program.names().lookup(name);
+        if let Some(name) = name {
+            self.given.insert(name, value);
+        }
+        name.is_some()
+    }
+
     /// Runs a section once. An empty section is a run of no ops.
     pub fn run(&mut self, section: Section, scope: &mut Scope) -> Result<RunStats, InterpError> {
         self.run_with(section, scope, &[], &[]).map(|o| o.stats)
@@ -98,16 +112,44 @@ impl<'p> Interpreter<'p> {
         feeds: &[(String, Tensor)],
         fetch: &[&str],
     ) -> Result<Outputs, InterpError> {
+        self.observed(section, scope, feeds, fetch, None)
+    }
+
+    /// The same, with an observer that sees every op before and after it runs, and may stop the run.
+    pub fn run_observed(
+        &mut self,
+        section: Section,
+        scope: &mut Scope,
+        feeds: &[(String, Tensor)],
+        fetch: &[&str],
+        observer: &mut dyn Observer,
+    ) -> Result<Outputs, InterpError> {
+        self.observed(section, scope, feeds, fetch, Some(observer))
+    }
+
+    fn observed(
+        &mut self,
+        section: Section,
+        scope: &mut Scope,
+        feeds: &[(String, Tensor)],
+        fetch: &[&str],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Outputs, InterpError> {
         if self.scope != scope.id() {
             self.slots = self.program.names().iter().map(|(_, text)| scope.slot(text)).collect();
             self.scope = scope.id();
         }
         // What this run makes and no declaration keeps.
+        let mut passing = vec![false; scope.slots()];
         let temporaries: Vec<u32> = std::iter::zip(&self.slots, &self.plan.persistable)
             .filter(|&(&slot, &keep)| !keep && scope.cell(slot).is_none())
             .map(|(&slot, _)| slot)
             .collect();
-        let out = self.run_fed(section, scope, feeds, fetch);
+        temporaries.iter().for_each(|&slot| passing[slot as usize] = true);
+        for name in fetch.iter().filter_map(|name| self.program.names().lookup(name)) {
+            passing[self.slots[name.index()] as usize] = false;
+        }
+        let out = self.run_fed(section, scope, (feeds, fetch), &passing, observer);
         for slot in temporaries {
             scope.take(slot);
         }
@@ -118,8 +160,9 @@ impl<'p> Interpreter<'p> {
         &mut self,
         section: Section,
         scope: &mut Scope,
-        feeds: &[(String, Tensor)],
-        fetch: &[&str],
+        (feeds, fetch): (&[(String, Tensor)], &[&str]),
+        passing: &[bool],
+        observer: Option<&mut dyn Observer>,
     ) -> Result<Outputs, InterpError> {
         let mut machine = Machine {
             program: self.program,
@@ -133,6 +176,9 @@ impl<'p> Interpreter<'p> {
             frames: Vec::new(),
             frame_bytes: 0,
             draws: &mut self.draws,
+            given: &self.given,
+            passing,
+            observer: observer.map(|o| o as &mut dyn Observer),
             opened: BTreeMap::new(),
             stats: RunStats::default(),
         };
@@ -140,7 +186,7 @@ impl<'p> Interpreter<'p> {
             machine.feed(name, value)?;
         }
         if let Some(block) = self.program.global_block(section) {
-            machine.run_block(block)?;
+            machine.run_global(block)?;
         }
         let values = fetch
             .iter()

@@ -164,6 +164,10 @@ impl Scope {
         self.id
     }
 
+    pub(super) fn slots(&self) -> usize {
+        self.cells.len()
+    }
+
     pub(super) fn slot(&mut self, name: &str) -> u32 {
         let slot = self.names.intern(name).index();
         if slot >= self.cells.len() {

@@ -4,9 +4,12 @@
 //! commit merges each touched block in one linear sweep. Two commits of equal queues give equal
 //! programs. Edits of one anchor apply in the order in which they were queued.
 
+mod order;
+
 use crate::ir::{Attr, AttrListId, BlockId, DType, Entity, OpId, Origin, OriginId, Program, SlotData, VarDef, VarId};
 use crate::names::{Name, Symbol};
-use rustc_hash::FxHashMap;
+use order::Order;
+use std::borrow::Cow;
 
 /// Where an op goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,15 +80,15 @@ impl NewOp {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EditNote {
     /// an op was inserted, and why
-    Inserted(OpId, String),
+    Inserted(OpId, Cow<'static, str>),
     /// an op was moved, and why
-    Moved(OpId, String),
+    Moved(OpId, Cow<'static, str>),
     /// an op was removed, and why
-    Removed(OpId, String),
+    Removed(OpId, Cow<'static, str>),
     /// an op's slots or attributes were changed, and why
-    Changed(OpId, String),
+    Changed(OpId, Cow<'static, str>),
     /// a variable was declared or its declaration changed
-    Declared(VarId, String),
+    Declared(VarId, Cow<'static, str>),
 }
 
 /// What a commit did: the statistics, "changed?" and provenance of a pass.
@@ -123,14 +126,69 @@ impl EditSummary {
 }
 
 enum Change {
-    Insert { place: At, op: NewOp, why: String },
-    Move { op: OpId, place: At, why: String },
-    Remove { op: OpId, why: String },
-    SetSlots { op: OpId, inputs: Vec<(Symbol, Vec<Name>)>, outputs: Vec<(Symbol, Vec<Name>)>, why: String },
-    ReplaceArg { op: OpId, from: Name, to: Name, inputs: bool, outputs: bool, why: String },
-    SetAttr { op: OpId, attr: Attr, why: String },
-    Declare { block: BlockId, def: VarDef, anchor: OriginId, why: String },
-    SetDType { var: VarId, dtype: DType, why: String },
+    Insert {
+        place: At,
+        op: NewOp,
+        why: Cow<'static, str>,
+    },
+    InsertSmall {
+        place: At,
+        kind: Symbol,
+        attrs: AttrListId,
+        input: (Symbol, Name),
+        output: (Symbol, Name),
+        why: Cow<'static, str>,
+    },
+    SetArg {
+        op: OpId,
+        at: u32,
+        to: Name,
+        why: Cow<'static, str>,
+    },
+    Move {
+        op: OpId,
+        place: At,
+        why: Cow<'static, str>,
+    },
+    Remove {
+        op: OpId,
+        why: Cow<'static, str>,
+    },
+    SetSlots {
+        op: OpId,
+        inputs: Vec<(Symbol, Vec<Name>)>,
+        outputs: Vec<(Symbol, Vec<Name>)>,
+        why: Cow<'static, str>,
+    },
+    ReplaceArg {
+        op: OpId,
+        from: Name,
+        to: Name,
+        inputs: bool,
+        outputs: bool,
+        why: Cow<'static, str>,
+    },
+    SetAttr {
+        op: OpId,
+        attr: Attr,
+        why: Cow<'static, str>,
+    },
+    Declare {
+        block: BlockId,
+        def: VarDef,
+        anchor: OriginId,
+        why: Cow<'static, str>,
+    },
+    SetDType {
+        var: VarId,
+        dtype: DType,
+        why: Cow<'static, str>,
+    },
+    Rename {
+        var: VarId,
+        name: Name,
+        why: Cow<'static, str>,
+    },
 }
 
 /// A queue of changes to one program.
@@ -175,17 +233,37 @@ impl Edit {
     }
 
     /// Inserts an op.
-    pub fn insert(&mut self, place: At, op: NewOp, why: impl Into<String>) {
+    pub fn insert(&mut self, place: At, op: NewOp, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::Insert { place, op, why: why.into() });
     }
 
+    /// Inserts an op of one input and one output whose attribute list the program already has: no allocation.
+    pub fn insert_small(
+        &mut self,
+        place: At,
+        kind: Symbol,
+        attrs: AttrListId,
+        input: (Symbol, Name),
+        output: (Symbol, Name),
+        why: impl Into<Cow<'static, str>>,
+    ) {
+        self.changes.push(Change::InsertSmall { place, kind, attrs, input, output, why: why.into() });
+    }
+
+    /// Replaces one argument of an op: that at this place among its inputs and then its outputs, slot by slot.
+    ///
+    /// The commit panics when the op has no such argument.
+    pub fn set_arg(&mut self, op: OpId, at: u32, to: Name, why: impl Into<Cow<'static, str>>) {
+        self.changes.push(Change::SetArg { op, at, to, why: why.into() });
+    }
+
     /// Moves an op, also from one block to another of the same section.
-    pub fn relocate(&mut self, op: OpId, place: At, why: impl Into<String>) {
+    pub fn relocate(&mut self, op: OpId, place: At, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::Move { op, place, why: why.into() });
     }
 
     /// Removes an op.
-    pub fn remove(&mut self, op: OpId, why: impl Into<String>) {
+    pub fn remove(&mut self, op: OpId, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::Remove { op, why: why.into() });
     }
 
@@ -195,34 +273,39 @@ impl Edit {
         op: OpId,
         inputs: Vec<(Symbol, Vec<Name>)>,
         outputs: Vec<(Symbol, Vec<Name>)>,
-        why: impl Into<String>,
+        why: impl Into<Cow<'static, str>>,
     ) {
         self.changes.push(Change::SetSlots { op, inputs, outputs, why: why.into() });
     }
 
     /// Replaces a name among an op's inputs.
-    pub fn replace_input(&mut self, op: OpId, from: Name, to: Name, why: impl Into<String>) {
+    pub fn replace_input(&mut self, op: OpId, from: Name, to: Name, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::ReplaceArg { op, from, to, inputs: true, outputs: false, why: why.into() });
     }
 
     /// Replaces a name among an op's outputs.
-    pub fn replace_output(&mut self, op: OpId, from: Name, to: Name, why: impl Into<String>) {
+    pub fn replace_output(&mut self, op: OpId, from: Name, to: Name, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::ReplaceArg { op, from, to, inputs: false, outputs: true, why: why.into() });
     }
 
     /// Sets an attribute, in place when it exists, else at the end.
-    pub fn set_attr(&mut self, op: OpId, attr: Attr, why: impl Into<String>) {
+    pub fn set_attr(&mut self, op: OpId, attr: Attr, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::SetAttr { op, attr, why: why.into() });
     }
 
     /// Declares a variable; `anchor` is the origin from which it derives.
-    pub fn declare(&mut self, block: BlockId, def: VarDef, anchor: OriginId, why: impl Into<String>) {
+    pub fn declare(&mut self, block: BlockId, def: VarDef, anchor: OriginId, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::Declare { block, def, anchor, why: why.into() });
     }
 
     /// Changes a declaration's element type.
-    pub fn set_dtype(&mut self, var: VarId, dtype: DType, why: impl Into<String>) {
+    pub fn set_dtype(&mut self, var: VarId, dtype: DType, why: impl Into<Cow<'static, str>>) {
         self.changes.push(Change::SetDType { var, dtype, why: why.into() });
+    }
+
+    /// Changes the name that a declaration declares; the ops that use the old one are the caller's to change.
+    pub fn rename(&mut self, var: VarId, name: Name, why: impl Into<Cow<'static, str>>) {
+        self.changes.push(Change::Rename { var, name, why: why.into() });
     }
 
     /// Carries the queue out as the work of `pass`.
@@ -245,6 +328,20 @@ impl Edit {
                     order.put(program, place, id);
                     summary.inserted += 1;
                     summary.notes.push(EditNote::Inserted(id, why));
+                }
+                Change::InsertSmall { place, kind, attrs, input, output, why } => {
+                    let origin = derive(program, place, pass);
+                    let id = program.push_op_row(block_of(program, place), kind, attrs, origin);
+                    program.push_input(id, input.0, [input.1]);
+                    program.push_output(id, output.0, [output.1]);
+                    order.put(program, place, id);
+                    summary.inserted += 1;
+                    summary.notes.push(EditNote::Inserted(id, why));
+                }
+                Change::SetArg { op, at, to, why } => {
+                    if set_arg(program, op, at, to) {
+                        note_changed(program, &mut summary, op, why);
+                    }
                 }
                 Change::Move { op, place, why } => {
                     assert!(!order.anchors(op), "an anchor is moved in the same edit");
@@ -291,6 +388,15 @@ impl Edit {
                         summary.notes.push(EditNote::Declared(var, why));
                     }
                 }
+                Change::Rename { var, name, why } => {
+                    if program.vars[var].name != name {
+                        program.vars[var].name = name;
+                        program.drop_verbatim(Entity::Var(var));
+                        touch(program, program.vars[var].block);
+                        summary.declared += 1;
+                        summary.notes.push(EditNote::Declared(var, why.into()));
+                    }
+                }
             }
         }
         order.merge(program);
@@ -305,7 +411,7 @@ fn touch(program: &mut Program, block: BlockId) {
     program.drop_verbatim(Entity::Section(section));
 }
 
-fn note_changed(program: &mut Program, summary: &mut EditSummary, op: OpId, why: String) {
+fn note_changed(program: &mut Program, summary: &mut EditSummary, op: OpId, why: Cow<'static, str>) {
     program.drop_verbatim(Entity::Op(op));
     touch(program, program.ops[op].block);
     summary.changed_ops += 1;
@@ -319,13 +425,18 @@ fn block_of(program: &Program, place: At) -> BlockId {
     }
 }
 
-fn make_op(program: &mut Program, place: At, op: NewOp, pass: Symbol) -> OpId {
-    let block = block_of(program, place);
+/// The origin of an op that a pass makes at a place.
+fn derive(program: &mut Program, place: At, pass: Symbol) -> OriginId {
     let from = match place {
         At::Before(anchor) | At::After(anchor) => program.ops[anchor].origin,
         At::Start(_) | At::End(_) => program.push_origin(Origin::Built { tag: 0 }),
     };
-    let origin = program.push_origin(Origin::Derived { pass, from });
+    program.push_origin(Origin::Derived { pass, from })
+}
+
+fn make_op(program: &mut Program, place: At, op: NewOp, pass: Symbol) -> OpId {
+    let block = block_of(program, place);
+    let origin = derive(program, place, pass);
     let attrs = program.intern_attrs(op.attrs);
     let id = program.push_op_row(block, op.kind, attrs, origin);
     for (slot, args) in op.inputs {
@@ -367,6 +478,20 @@ fn replace_arg(program: &mut Program, op: OpId, from: Name, to: Name, inputs: bo
     hit && from != to
 }
 
+fn set_arg(program: &mut Program, op: OpId, at: u32, to: Name) -> bool {
+    let d = program.ops[op];
+    let slots = d.slots as usize..d.slots as usize + d.inputs as usize + d.outputs as usize;
+    let mut left = at;
+    for SlotData { start, len, .. } in &program.slots[slots] {
+        if left < *len {
+            let arg = &mut program.args[(start + left) as usize];
+            return std::mem::replace(arg, to) != to;
+        }
+        left -= len;
+    }
+    panic!("an edit names argument {at} of an op that has fewer");
+}
+
 fn set_attr(program: &mut Program, op: OpId, attr: Attr) -> bool {
     let old: AttrListId = program.ops[op].attrs;
     let mut attrs = program.attr_list(old).to_vec();
@@ -378,82 +503,6 @@ fn set_attr(program: &mut Program, op: OpId, attr: Attr) -> bool {
     let new = program.intern_attrs(attrs);
     program.ops[op].attrs = new;
     true
-}
-
-/// What changes in the order of ops, by anchor.
-#[derive(Default)]
-struct Order {
-    before: FxHashMap<OpId, Vec<OpId>>,
-    after: FxHashMap<OpId, Vec<OpId>>,
-    start: FxHashMap<BlockId, Vec<OpId>>,
-    end: FxHashMap<BlockId, Vec<OpId>>,
-    /// ops that leave their old place; a moved op may also be an anchor at its new one
-    taken: FxHashMap<OpId, BlockId>,
-    removed: Vec<OpId>,
-    blocks: Vec<BlockId>,
-}
-
-impl Order {
-    fn put(&mut self, program: &mut Program, place: At, op: OpId) {
-        let block = block_of(program, place);
-        self.blocks.push(block);
-        match place {
-            At::Before(at) => self.before.entry(at).or_default().push(op),
-            At::After(at) => self.after.entry(at).or_default().push(op),
-            At::Start(b) => self.start.entry(b).or_default().push(op),
-            At::End(b) => self.end.entry(b).or_default().push(op),
-        }
-    }
-
-    fn take(&mut self, program: &mut Program, op: OpId) {
-        let block = program.ops[op].block;
-        self.blocks.push(block);
-        let twice = self.taken.insert(op, block);
-        assert!(twice.is_none(), "an op is moved or removed twice in one edit");
-    }
-
-    /// Whether something goes before or after this op.
-    fn anchors(&self, op: OpId) -> bool {
-        self.before.contains_key(&op) || self.after.contains_key(&op)
-    }
-
-    fn merge(mut self, program: &mut Program) {
-        self.blocks.sort_unstable();
-        self.blocks.dedup();
-        for &op in &self.removed {
-            program.ops[op].removed = true;
-            program.drop_verbatim(Entity::Op(op));
-        }
-        for block in std::mem::take(&mut self.blocks) {
-            let old = std::mem::take(&mut program.blocks[block].ops);
-            let mut new = Vec::with_capacity(old.len() + 16);
-            new.extend(self.start.remove(&block).unwrap_or_default());
-            for op in old {
-                let leaves = self.taken.contains_key(&op);
-                // What is queued around an op that moves has no place: the assertion below says so.
-                if !leaves || program.ops[op].removed {
-                    self.place(op, !leaves, &mut new);
-                }
-            }
-            new.extend(self.end.remove(&block).unwrap_or_default());
-            program.blocks[block].ops = new;
-            touch(program, block);
-        }
-        assert!(self.before.is_empty() && self.after.is_empty(), "an edit names an anchor that is in no block");
-    }
-
-    /// An op that leaves is replaced by what was inserted around it.
-    fn place(&mut self, op: OpId, stays: bool, new: &mut Vec<OpId>) {
-        if !self.before.is_empty() {
-            new.extend(self.before.remove(&op).unwrap_or_default());
-        }
-        if stays {
-            new.push(op);
-        }
-        if !self.after.is_empty() {
-            new.extend(self.after.remove(&op).unwrap_or_default());
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! show them. [`KNOWN_KINDS`] lists every kind that Paddle 2.6.2 registers and that touches only the
 //! variables it names, in the direction in which it names them.
 
+mod amp;
 mod control;
 mod io;
 mod math;
@@ -15,6 +16,7 @@ mod optimizer;
 mod schema;
 mod transfer;
 
+pub use amp::{AmpLists, KeptSlots};
 pub use schema::{Arity, AttrKind, AttrSpec, Effect, Schema, SlotSpec, Wants};
 
 use crate::entity::EntityId;

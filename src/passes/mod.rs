@@ -4,19 +4,25 @@
 //! program that verifies if it got one. The header of each pass says *Before*, *After*, *Preserves*,
 //! *Cost*.
 
+mod cast_cleanup;
 mod load_order;
 mod lower;
 mod manager;
 mod master_casts;
+pub mod precision;
 mod resync;
 mod standalone;
+pub mod train_precision;
 
+pub use cast_cleanup::CastCleanup;
 pub use load_order::LoadOrder;
 pub use lower::Lower;
 pub use manager::{ManagerOptions, PassManager, PassReport, PipelineError, Report};
 pub use master_casts::MasterCasts;
+pub use precision::Precision;
 pub use resync::{OnConflict, Resync};
 pub use standalone::{Standalone, standalone};
+pub use train_precision::TrainPrecision;
 
 use crate::diag::Diagnostics;
 use crate::ir::{EditSummary, Program};
@@ -39,6 +45,14 @@ pub enum PassError {
         count: usize,
         /// the findings
         diagnostics: Diagnostics,
+    },
+    /// the options do not fit, or the program is not one that the pass takes
+    #[error("`{pass}`: {why}")]
+    Refused {
+        /// the pass
+        pass: &'static str,
+        /// the reason
+        why: String,
     },
     /// an op has no form in the target framework
     #[error("`{pass}`: {what} ({place})")]
@@ -97,6 +111,16 @@ fn make<P: Pass + serde::de::DeserializeOwned + 'static>(
 /// All passes, in the order in which they are usually run.
 pub static PASSES: &[PassEntry] = &[
     PassEntry {
+        name: "precision",
+        summary: "rewrites a float32 forward program to mixed precision (O1, O2, OD), as Paddle 2.6.2 does where that is sound",
+        make: make::<Precision>,
+    },
+    PassEntry {
+        name: "train-precision",
+        summary: "rewrites a finished float32 training program to mixed precision: forward, backward, loss scaling, optimizer",
+        make: make::<TrainPrecision>,
+    },
+    PassEntry {
         name: "master-casts",
         summary: "gives each 16-bit parameter of an optimizer that wants one a float32 master, seeded from the float32 value",
         make: make::<MasterCasts>,
@@ -110,6 +134,11 @@ pub static PASSES: &[PassEntry] = &[
         name: "resync",
         summary: "brings pairs and derived copies back in step after a load that could not be moved",
         make: make::<Resync>,
+    },
+    PassEntry {
+        name: "cast-cleanup",
+        summary: "removes and merges casts that a rewrite to mixed precision made, and moves them out of loops",
+        make: make::<CastCleanup>,
     },
     PassEntry {
         name: "lower",

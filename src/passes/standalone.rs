@@ -139,7 +139,7 @@ struct Make<'a> {
 }
 
 impl Make<'_> {
-    fn put(&mut self, op: NewOp, why: &str) {
+    fn put(&mut self, op: NewOp, why: &'static str) {
         self.edit.insert(At::End(self.block), op, why);
     }
 

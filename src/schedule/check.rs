@@ -4,13 +4,15 @@
 //! - dtype: the parameter of a pair takes float32, float16 or bfloat16; its master float32; every other
 //!   cell exactly a dtype that startup or main declares for it. (A 16-bit parameter without a master is
 //!   float32 in startup and 16-bit in main; a checkpoint may bring either.)
-//! - names: equal ones. A checkpoint none of whose keys is a name of the program is an error.
+//! - names: equal ones, those that the file itself gives to its keys, and masters under their dynamic or static
+//!   name (`ckpt::names`). A checkpoint none of whose keys is a name of the program is an error.
 
 use super::Only;
 use super::combined::{set_sizes, shape_fits};
-use super::nearest::{added_prefix, nearest};
 use super::report::{Lists, LoadReport};
 use super::targets::{Part, Targets};
+use crate::ckpt::names::{Rules, Why, map_names};
+use crate::ckpt::nearest::{added_prefix, nearest};
 use crate::ckpt::{Manifest, TensorEntry};
 use crate::diag::{Code, Diagnostic, Diagnostics, Place, Places, Severity, shorten};
 use crate::ir::{DType, Program};
@@ -43,20 +45,43 @@ impl<'a> Matcher<'a> {
     pub fn run<'m>(&mut self, manifest: &'m Manifest) -> (Vec<Load<'m>>, LoadReport) {
         let (mut plan, mut names, mut seen) = (Vec::new(), Lists::default(), FxHashSet::default());
         let entries = manifest.entries();
-        for entry in entries {
-            let key = key_of(self.path, entries, entry);
-            let cell = self.program.names().lookup(key).filter(|n| self.targets.has(*n));
-            match cell {
-                Some(cell) if seen.insert(cell) => {
-                    if !self.wants(cell) {
-                        names.left_out.push(key.to_owned());
-                    } else if self.fits(cell, entry) {
-                        names.loaded.push(key.to_owned());
-                        plan.push(Load { cell, entry });
-                    }
-                }
-                _ => names.unexpected.push(key.to_owned()),
+        let wanted: Vec<&str> = self.targets.names.iter().map(|&n| self.program.name(n)).collect();
+        let named = match entries {
+            [one] if one.name.is_empty() => Some(manifest.with_only_name(key_of(self.path, entries, one))),
+            _ => None,
+        };
+        let map = map_names(&wanted, &[named.as_ref().unwrap_or(manifest)], &Rules::default());
+        let mut cell_of: Vec<Option<(Name, &Why)>> = vec![None; entries.len()];
+        for (&cell, key) in self.targets.names.iter().zip(&map.keys) {
+            if let Some((key, why)) = key {
+                cell_of[key.entry] = Some((cell, why));
             }
+        }
+        for (entry, cell) in entries.iter().zip(cell_of) {
+            let key = key_of(self.path, entries, entry);
+            let Some((cell, why)) = cell else {
+                names.unexpected.push(key.to_owned());
+                continue;
+            };
+            seen.insert(cell);
+            if !self.wants(cell) {
+                names.left_out.push(key.to_owned());
+            } else if self.fits(cell, entry) {
+                let name = self.program.name(cell);
+                names.loaded.push(name.to_owned());
+                if *why != Why::Equal {
+                    names.mapped.push((key.to_owned(), name.to_owned(), why.to_string()));
+                }
+                plan.push(Load { cell, entry });
+            }
+        }
+        for a in &map.ambiguous {
+            let message = format!("`{}`: {}", shorten(&a.name), a.why);
+            let mut d = Diagnostic::new(Code::MissingKey, message, Place::Nowhere);
+            for name in a.candidates.iter().take(LISTED) {
+                d = d.note(format!("`{}`", shorten(name)));
+            }
+            self.found.push(d.help("rename the keys of the checkpoint, so that one is left"));
         }
         for &cell in &self.targets.names {
             let due = match self.targets.part(cell) {

@@ -20,10 +20,10 @@
 mod apply;
 mod check;
 mod combined;
-mod nearest;
+
 mod parse;
 mod report;
-mod targets;
+pub(crate) mod targets;
 
 pub use apply::ApplyError;
 pub use combined::{CombinedNames, combined_names};

@@ -8,6 +8,8 @@ use crate::ir::OpId;
 pub struct Lists {
     /// cells that the load writes
     pub loaded: Vec<String>,
+    /// keys that are read for a cell of another name: key, cell, why
+    pub mapped: Vec<(String, String, String)>,
     /// parameters (with `only=masters`: masters) that the checkpoint does not bring
     pub missing: Vec<String>,
     /// keys that the program has no cell for

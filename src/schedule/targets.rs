@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 /// What a cell is to a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// a parameter, paired with a master or not
     Param { paired: bool },
     /// the master of a pair
@@ -19,10 +19,9 @@ pub(super) enum Part {
 }
 
 /// The persistable tensors of a program.
-pub(super) struct Targets {
+pub(crate) struct Targets {
     /// in the order of startup's declarations, then main's
     pub names: Vec<Name>,
-    set: FxHashSet<Name>,
     cells: Cells,
     pairs: Pairs,
 }
@@ -41,12 +40,7 @@ impl Targets {
                 }
             }
         }
-        Targets { names, set, cells, pairs }
-    }
-
-    /// Whether a load can write this name.
-    pub fn has(&self, name: Name) -> bool {
-        self.set.contains(&name)
+        Targets { names, cells, pairs }
     }
 
     /// What a cell is.

@@ -14,13 +14,18 @@
 //! | V10 | a cast's attributes are the dtypes of its variables | `cast-attribute` | `types` |
 //! | V11 | a temporary is written before it is read | `read-before-write` | `reads` |
 //! | V12 | startup or main has an op | `empty-program` | here |
+//! | V13 | a copy is not read after its source was overwritten | `stale-cast` | `casts` |
+//! | V14 | a copy is read only where its cast has run | `undominated-cast` | `casts` |
+//! | V15 | a control op lists the copies that its blocks read | `capture-list` | `casts` |
+//! | V16 | an op that computes in one float type reads and writes that type | `mixed-dtype` | `casts` |
 //!
 //! V1 is stage 0: when it fails nothing else runs, because every other stage indexes freely. No other
-//! finding keeps a stage from running, but V11 follows sub-blocks and wants V2 and V3 to hold.
+//! finding keeps a stage from running, but V11 and V13 to V15 follow sub-blocks and want V2 and V3 to hold.
 //!
 //! Cost: linear in the program. Tables are dense by id; no string is hashed per op.
 
 mod blocks;
+mod casts;
 mod decls;
 mod handles;
 mod reads;
@@ -28,6 +33,7 @@ mod slots;
 mod types;
 
 pub use blocks::MAX_RUNS;
+pub use casts::{CastFinding, cast_uses, copied, mixed_dtypes};
 pub use decls::{DeclIndex, EMPTY_VAR, MAX_NESTING};
 
 use crate::diag::{Code, Diagnostic, Diagnostics, Place, Severity};
@@ -64,12 +70,16 @@ impl Checks {
     pub const READS: Checks = Checks(1 << 11);
     /// V12
     pub const EMPTY: Checks = Checks(1 << 12);
+    /// V13 to V15
+    pub const CAST_USES: Checks = Checks(1 << 13);
+    /// V16
+    pub const DTYPES: Checks = Checks(1 << 14);
     /// None.
     pub const NONE: Checks = Checks(0);
     /// V1 to V9: what passes keep and rely on.
     pub const STRUCTURE: Checks = Checks(0x3fe);
     /// All of them.
-    pub const ALL: Checks = Checks(0x1ffe);
+    pub const ALL: Checks = Checks(0x7ffe);
 
     /// Whether all of `other` are among these.
     pub const fn has(self, other: Checks) -> bool {
@@ -136,8 +146,12 @@ pub fn verify_with(program: &Program, ops: &Ops, checks: Checks) -> Diagnostics 
     if checks.has(Checks::EMPTY) && all_blocks(program).all(|b| program.block(b).ops.is_empty()) {
         cx.out.push(Diagnostic::new(Code::EmptyProgram, "neither startup nor main has an op", Place::Nowhere));
     }
-    if checks.has(Checks::READS) && blocks::is_sound(program) {
+    let sound = checks.any(Checks::READS | Checks::CAST_USES | Checks::DTYPES) && blocks::is_sound(program);
+    if checks.has(Checks::READS) && sound {
         reads::check(&mut cx);
+    }
+    if checks.any(Checks::CAST_USES | Checks::DTYPES) && sound {
+        casts::check(&mut cx, checks);
     }
     cx.out
 }

@@ -7,6 +7,9 @@ use super::super::tensor::Tensor;
 use super::Kernel;
 use super::lanes::{Lanes, float_input, from_f32, same_dtype};
 use super::math::{Broadcast, broadcast};
+use super::real::{Real, real, wide};
+use super::transfer::strides;
+use super::walk::Walk;
 use crate::ir::DType;
 
 /// An expression in float32 and in float64.
@@ -16,8 +19,10 @@ macro_rules! both {
     };
 }
 
+pub(super) use both;
+
 pub(super) const KERNELS: &[(&str, Kernel)] = &[
-    ("elementwise_add_grad", |cx| binary(cx, Needs::Shapes, both!(|_x, _y, g| g), both!(|_x, _y, g| g))),
+    ("elementwise_add_grad", |cx| binary(cx, Needs::Nothing, both!(|_x, _y, g| g), both!(|_x, _y, g| g))),
     ("elementwise_sub_grad", |cx| binary(cx, Needs::Shapes, both!(|_x, _y, g| g), both!(|_x, _y, g| -g))),
     ("elementwise_mul_grad", |cx| binary(cx, Needs::Values, both!(|_x, y, g| g * y), both!(|x, _y, g| g * x))),
     ("elementwise_div_grad", |cx| {
@@ -64,9 +69,11 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     }),
 ];
 
-/// Whether the gradient looks at the operands' values or only at their shapes.
+/// What the gradient looks at besides the output's gradient.
 #[derive(Clone, Copy, PartialEq)]
 enum Needs {
+    /// the gradient itself
+    Nothing,
     Shapes,
     Values,
 }
@@ -88,11 +95,11 @@ fn binary(
     }
     let parts = Parts { x: &x, y: &y, g: &g, b: &b };
     if cx.wants("X@GRAD") {
-        let out = parts.grad(&x, &b.x, dx)?;
+        let out = parts.grad(&x, &b.x, needs, dx)?;
         cx.set("X@GRAD", out)?;
     }
     if cx.wants("Y@GRAD") {
-        let out = parts.grad(&y, &b.y, dy)?;
+        let out = parts.grad(&y, &b.y, needs, dy)?;
         cx.set("Y@GRAD", out)?;
     }
     Ok(())
@@ -106,35 +113,60 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The gradient of one operand, whose offsets are `of`.
+    /// The gradient of one operand, whose strides are `of`: element by element, and summed in float64 where
+    /// it was stretched.
     fn grad(
         &self,
         operand: &Tensor,
-        of: &Option<Vec<usize>>,
+        of: &[usize],
+        needs: Needs,
         (f32s, f64s): (impl Fn(f32, f32, f32) -> f32, impl Fn(f64, f64, f64) -> f64),
     ) -> Result<Tensor, InterpError> {
-        let Parts { x, y, g, b } = *self;
-        let (n, dtype) = (g.len(), g.dtype());
-        let each: Vec<f64> = if dtype == DType::F64 {
-            let (x, y, g) = (x.to_f64_vec(), y.to_f64_vec(), g.to_f64_vec());
-            (0..n).map(|i| f64s(x[Broadcast::at(&b.x, i)], y[Broadcast::at(&b.y, i)], g[i])).collect()
-        } else {
-            let (x, y, g) = (x.to_f32_vec(), y.to_f32_vec(), g.to_f32_vec());
-            let each = (0..n).map(|i| f32s(x[Broadcast::at(&b.x, i)], y[Broadcast::at(&b.y, i)], g[i]));
-            if of.is_none() {
-                return from_f32(each.collect(), dtype, operand.shape());
+        if needs == Needs::Nothing {
+            if operand.shape() == self.g.shape() {
+                return Ok(self.g.clone());
             }
-            each.map(f64::from).collect()
-        };
-        let each = match of {
-            None => each,
-            Some(offsets) => {
-                let mut sum = vec![0.0; operand.len()];
-                offsets.iter().zip(each).for_each(|(&at, v)| sum[at] += v);
-                sum
+            return real!(self.g.dtype(), T => self.sum(operand, of, &T::read(self.g)));
+        }
+        match self.g.dtype() {
+            DType::F64 => self.of(operand, of, self.each::<f64>(needs, f64s)),
+            _ => self.of(operand, of, self.each::<f32>(needs, f32s)),
+        }
+    }
+
+    fn each<T: Real>(&self, needs: Needs, f: impl Fn(T, T, T) -> T) -> Vec<T> {
+        let g = T::read(self.g);
+        if needs == Needs::Shapes {
+            return g.iter().map(|&g| f(T::ZERO, T::ZERO, g)).collect();
+        }
+        let (x, y) = (T::read(self.x), T::read(self.y));
+        let mut out = Vec::with_capacity(g.len());
+        self.b.walk().runs(|r| {
+            let at = out.len();
+            let run = g[at..at + r.len].iter().enumerate();
+            out.extend(run.map(|(k, &g)| f(x[r.a + k * r.step.0], y[r.b + k * r.step.1], g)));
+        });
+        out
+    }
+
+    fn of<T: Real>(&self, operand: &Tensor, of: &[usize], each: Vec<T>) -> Result<Tensor, InterpError> {
+        match operand.shape() == self.g.shape() {
+            true => T::tensor(each, self.g.dtype(), operand.shape()),
+            false => self.sum(operand, of, &each),
+        }
+    }
+
+    fn sum<T: Real>(&self, operand: &Tensor, of: &[usize], each: &[T]) -> Result<Tensor, InterpError> {
+        let mut sum = vec![0.0f64; operand.len()];
+        Walk::new(&self.b.shape, of, &strides(&self.b.shape)).runs(|r| {
+            let each = &each[r.b..r.b + r.len];
+            match r.step.0 {
+                0 => sum[r.a] = each.iter().fold(sum[r.a], |s, e| s + e.wide()),
+                1 => wide(|| sum[r.a..r.a + r.len].iter_mut().zip(each).for_each(|(s, e)| *s += e.wide())),
+                step => each.iter().enumerate().for_each(|(k, e)| sum[r.a + k * step] += e.wide()),
             }
-        };
-        from_f64(each, dtype, operand.shape())
+        });
+        from_f64(sum, self.g.dtype(), operand.shape())
     }
 }
 
@@ -147,7 +179,7 @@ pub(super) fn from_f64(v: Vec<f64>, dtype: DType, shape: &[usize]) -> Result<Ten
 }
 
 /// A gradient that is a function of `X` or `Out` (the slot `by`) and of the output's gradient.
-fn unary(
+pub(super) fn unary(
     cx: &mut OpCx<'_, '_>,
     by: &str,
     (f32s, f64s): (impl Fn(f32, f32) -> f32, impl Fn(f64, f64) -> f64),
@@ -159,11 +191,11 @@ fn unary(
     }
     let out = match g.dtype() {
         DType::F64 => {
-            let out = v.to_f64_vec().into_iter().zip(g.to_f64_vec()).map(|(v, g)| f64s(v, g)).collect();
+            let out = wide(|| f64::read(&v).iter().zip(f64::read(&g).iter()).map(|(&v, &g)| f64s(v, g)).collect());
             from_f64(out, DType::F64, g.shape())?
         }
         dtype => {
-            let out = v.to_f32_vec().into_iter().zip(g.to_f32_vec()).map(|(v, g)| f32s(v, g)).collect();
+            let out = wide(|| f32::read(&v).iter().zip(f32::read(&g).iter()).map(|(&v, &g)| f32s(v, g)).collect());
             from_f32(out, dtype, g.shape())?
         }
     };

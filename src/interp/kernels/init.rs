@@ -170,10 +170,30 @@ impl Stream {
     }
 }
 
+/// The value that the caller gave for what an op would draw.
+pub(super) fn given(
+    cx: &OpCx<'_, '_>,
+    slot: &str,
+    dtype: DType,
+    shape: &[usize],
+) -> Result<Option<Tensor>, InterpError> {
+    let Some(name) = cx.output_names(slot).first() else { return Ok(None) };
+    match cx.machine.given.get(name) {
+        Some(t) if t.shape() != shape || t.dtype() != dtype => {
+            let what = format!("{t:?} given, {dtype}{shape:?} drawn");
+            Err(Fault::Feed { name: cx.text(*name).to_owned(), what }.into())
+        }
+        t => Ok(t.cloned()),
+    }
+}
+
 fn random(cx: &mut OpCx<'_, '_>, mut draw: impl FnMut(&mut Stream) -> f64) -> Result<(), InterpError> {
     let shape = out_shape(cx)?;
     let dtype = cx.attr_dtype("dtype")?.unwrap_or(DType::F32);
     let n = cx.room(dtype, &shape)?;
+    if let Some(out) = given(cx, "Out", dtype, &shape)? {
+        return cx.set("Out", out);
+    }
     let mut stream = Stream::of(cx)?;
     let out = match dtype {
         DType::F64 => Lanes::F64((0..n).map(|_| draw(&mut stream)).collect()).tensor(dtype, &shape)?,

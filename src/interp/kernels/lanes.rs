@@ -6,6 +6,7 @@
 use super::super::context::{OpCx, dtype_fault};
 use super::super::error::InterpError;
 use super::super::tensor::{Tensor, narrow};
+use super::real::{Real, wide};
 use crate::convert::Narrowing;
 use crate::ir::DType;
 
@@ -52,12 +53,11 @@ pub(super) fn map(
     f64s: impl Fn(f64) -> f64,
     ints: impl Fn(i64) -> i64,
 ) -> Result<Tensor, InterpError> {
-    let out = match lanes(t) {
-        Lanes::F32(v) => Lanes::F32(v.into_iter().map(f32s).collect()),
-        Lanes::F64(v) => Lanes::F64(v.into_iter().map(f64s).collect()),
-        Lanes::Int(v) => Lanes::Int(v.into_iter().map(ints).collect()),
-    };
-    out.tensor(t.dtype(), t.shape())
+    match t.dtype() {
+        DType::F64 => f64::tensor(wide(|| f64::read(t).iter().map(|&x| f64s(x)).collect()), DType::F64, t.shape()),
+        d if d.is_float() => f32::tensor(wide(|| f32::read(t).iter().map(|&x| f32s(x)).collect()), d, t.shape()),
+        d => Lanes::Int(t.to_i64_vec().into_iter().map(ints).collect()).tensor(d, t.shape()),
+    }
 }
 
 /// The first value of a slot, which must be of a floating type.

@@ -5,6 +5,7 @@ use super::super::error::{Fault, InterpError};
 use super::super::tensor::Tensor;
 use super::Kernel;
 use super::lanes::{float_input, from_f32, same_dtype};
+use super::real::Real;
 use super::transfer::axis_of;
 
 pub(super) const KERNELS: &[(&str, Kernel)] = &[
@@ -31,31 +32,42 @@ impl Lines {
         Ok((Lines { outer, len: t.shape()[axis], inner }, axis))
     }
 
-    /// Runs `f` on the offsets of each line's first element and the step along it.
-    fn each(&self, mut f: impl FnMut(usize, &mut dyn Iterator<Item = usize>)) {
+    /// Runs `f` on each line's number and the offset of its first element.
+    fn each(&self, mut f: impl FnMut(usize, usize)) {
         for line in 0..self.outer * self.inner {
-            let start = line / self.inner * self.len * self.inner + line % self.inner;
-            f(line, &mut (0..self.len).map(|i| start + i * self.inner));
+            f(line, line / self.inner * self.len * self.inner + line % self.inner);
         }
     }
 }
 
+/// The softmax of one line, whose elements are `step` apart.
+fn softmax_line(x: &[f32], out: &mut [f32], step: usize) {
+    let line = || x.iter().step_by(step);
+    let max = line().fold(f32::NEG_INFINITY, |m, &x| if x > m || x.is_nan() { x } else { m });
+    let mut sum = 0.0;
+    for (o, &x) in out.iter_mut().step_by(step).zip(line()) {
+        *o = (x - max).exp();
+        sum += *o;
+    }
+    out.iter_mut().step_by(step).for_each(|o| *o /= sum);
+}
+
 fn softmax_of(x: &[f32], lines: &Lines) -> Vec<f32> {
     let mut out = vec![0.0; x.len()];
-    lines.each(|_, at| {
-        let at: Vec<usize> = at.collect();
-        let max = at.iter().fold(f32::NEG_INFINITY, |m, &i| if x[i] > m || x[i].is_nan() { x[i] } else { m });
-        at.iter().for_each(|&i| out[i] = (x[i] - max).exp());
-        let sum: f32 = at.iter().map(|&i| out[i]).sum();
-        at.iter().for_each(|&i| out[i] /= sum);
-    });
+    let span = lines.len * lines.inner;
+    for (x, out) in x.chunks_exact(span.max(1)).zip(out.chunks_exact_mut(span.max(1))) {
+        match lines.inner {
+            1 => softmax_line(x, out, 1),
+            inner => (0..inner).for_each(|i| softmax_line(&x[i..], &mut out[i..], inner)),
+        }
+    }
     out
 }
 
 fn softmax(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
     let x = float_input(cx, "X")?;
     let (lines, _) = Lines::of(cx, &x, "X")?;
-    let out = from_f32(softmax_of(&x.to_f32_vec(), &lines), x.dtype(), x.shape())?;
+    let out = from_f32(softmax_of(&f32::read(&x), &lines), x.dtype(), x.shape())?;
     cx.set("Out", out)
 }
 
@@ -66,12 +78,12 @@ fn softmax_grad(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
         return Err(shape_fault("Out@GRAD", &g, format!("where {:?} is needed", out.shape())));
     }
     let (lines, _) = Lines::of(cx, &out, "Out")?;
-    let (o, gv) = (out.to_f32_vec(), g.to_f32_vec());
+    let (o, gv) = (f32::read(&out), f32::read(&g));
     let mut dx = vec![0.0; o.len()];
-    lines.each(|_, at| {
-        let at: Vec<usize> = at.collect();
-        let dot: f32 = at.iter().map(|&i| o[i] * gv[i]).sum();
-        at.iter().for_each(|&i| dx[i] = (gv[i] - dot) * o[i]);
+    lines.each(|_, start| {
+        let at = || (0..lines.len).map(|i| start + i * lines.inner);
+        let dot: f32 = at().map(|i| o[i] * gv[i]).sum();
+        at().for_each(|i| dx[i] = (gv[i] - dot) * o[i]);
     });
     let dx = from_f32(dx, g.dtype(), g.shape())?;
     cx.set("X@GRAD", dx)
@@ -98,21 +110,26 @@ fn plain(cx: &OpCx<'_, '_>) -> Result<bool, InterpError> {
     cx.attr_bool("soft_label", false)
 }
 
+/// Paddle 2.6.2's CPU kernel takes no logit to lie further than this below the largest, so that a loss is at
+/// most 64 and the logarithm of the number of classes.
+const LEAST: f32 = -64.0;
+
 fn cross_entropy(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
     let (x, label) = (float_input(cx, "Logits")?, cx.input("Label")?);
     let soft = plain(cx)?;
     let (lines, axis) = Lines::of(cx, &x, "Logits")?;
-    let xs = x.to_f32_vec();
+    let xs = f32::read(&x);
     let mut loss = vec![0.0f32; lines.outer * lines.inner];
     let target = Target::of(cx, &x, &label, &lines, soft)?;
-    lines.each(|line, at| {
-        let at: Vec<usize> = at.collect();
-        let max = at.iter().fold(f32::NEG_INFINITY, |m, &i| if xs[i] > m || xs[i].is_nan() { xs[i] } else { m });
-        let sum: f32 = at.iter().map(|&i| (xs[i] - max).exp()).sum();
-        let log = |i: usize| xs[i] - max - sum.ln();
+    lines.each(|line, start| {
+        let at = |i: usize| start + i * lines.inner;
+        let all = || (0..lines.len).map(at);
+        let max = all().fold(f32::NEG_INFINITY, |m, i| if xs[i] > m || xs[i].is_nan() { xs[i] } else { m });
+        let sum: f32 = all().map(|i| (xs[i] - max).exp()).sum();
+        let log = |i: usize| (xs[i] - max).max(LEAST) - sum.ln();
         loss[line] = match &target {
-            Target::Class(c) => c[line].map_or(0.0, |c| -log(at[c])),
-            Target::Soft(w) => at.iter().map(|&i| if w[i] == 0.0 { 0.0 } else { -w[i] * log(i) }).sum(),
+            Target::Class(c) => c[line].map_or(0.0, |c| -log(at(c))),
+            Target::Soft(w) => all().map(|i| if w[i] == 0.0 { 0.0 } else { -w[i] * log(i) }).sum(),
         };
     });
     let soft = from_f32(softmax_of(&xs, &lines), x.dtype(), x.shape())?;
@@ -149,10 +166,11 @@ fn cross_entropy_grad(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
         return Err(shape_fault("Loss@GRAD", &g, format!("where {} losses are needed", lines.outer * lines.inner)));
     }
     let target = Target::of(cx, &s, &label, &lines, soft)?;
-    let (sv, gv) = (s.to_f32_vec(), g.to_f32_vec());
+    let (sv, gv) = (f32::read(&s), f32::read(&g));
     let mut dx = vec![0.0; sv.len()];
-    lines.each(|line, at| {
-        for (k, i) in at.enumerate() {
+    lines.each(|line, start| {
+        for k in 0..lines.len {
+            let i = start + k * lines.inner;
             dx[i] = match &target {
                 Target::Class(c) => match c[line] {
                     None => 0.0,

@@ -4,9 +4,19 @@ use super::super::context::{OpCx, shape_fault};
 use super::super::error::{Fault, InterpError};
 use super::super::tensor::Tensor;
 use super::Kernel;
-use super::lanes::{Lanes, float_input, lanes, map, same_dtype};
-use super::transfer::{offsets, strides};
+use super::grad::both;
+use super::lanes::{Lanes, float_input, map, same_dtype};
+use super::real::Real;
+use super::transfer::strides;
+use super::walk::Walk;
 use crate::ir::DType;
+
+macro_rules! modulo {
+    ($x:expr, $y:expr, $zero:expr) => {{
+        let (y, rest) = ($y, $x % $y);
+        if rest != $zero && (rest < $zero) != (y < $zero) { rest + y } else { rest }
+    }};
+}
 
 pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("elementwise_add", |cx| binary(cx, |x, y| x + y, |x, y| x + y, |x, y| Some(x.wrapping_add(y)))),
@@ -15,6 +25,13 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("elementwise_div", |cx| binary(cx, |x, y| x / y, |x, y| x / y, |x, y| (y != 0).then(|| x.wrapping_div(y)))),
     // Integers go by way of float64, as in Paddle.
     ("elementwise_pow", |cx| binary(cx, f32::powf, f64::powf, |x, y| Some((x as f64).powf(y as f64).round() as i64))),
+    // The sign of the divisor.
+    ("elementwise_mod", |cx| {
+        binary(cx, both!(|x, y| modulo!(x, y, 0.0)).0, both!(|x, y| modulo!(x, y, 0.0)).1, |x, y| match y {
+            0 | -1 => (y != 0).then_some(0),
+            y => Some(modulo!(x, y, 0)),
+        })
+    }),
     ("elementwise_max", |cx| binary(cx, max32, max64, |x, y| Some(x.max(y)))),
     ("elementwise_min", |cx| binary(cx, min32, min64, |x, y| Some(x.min(y)))),
     ("relu", |cx| {
@@ -54,19 +71,17 @@ fn min64(x: f64, y: f64) -> f64 {
     if x < y || x.is_nan() { x } else { y }
 }
 
-/// How two shapes combine: the result's shape, and for each operand the offset of every element
-/// (`None` when it is the result's own order).
+/// How two shapes combine: the result's shape, and each operand's strides over it.
 pub(super) struct Broadcast {
     pub shape: Vec<usize>,
-    pub x: Option<Vec<usize>>,
-    pub y: Option<Vec<usize>>,
+    pub x: Vec<usize>,
+    pub y: Vec<usize>,
 }
 
 impl Broadcast {
-    /// Element `i` of an operand with these offsets.
-    #[inline]
-    pub fn at(of: &Option<Vec<usize>>, i: usize) -> usize {
-        of.as_ref().map_or(i, |o| o[i])
+    /// A walk over both operands.
+    pub fn walk(&self) -> Walk {
+        Walk::new(&self.shape, &self.x, &self.y)
     }
 }
 
@@ -74,7 +89,8 @@ impl Broadcast {
 /// may hang over), then dimensions of 1 stretch.
 pub(super) fn broadcast(cx: &OpCx<'_, '_>, x: &Tensor, y: &Tensor) -> Result<Broadcast, InterpError> {
     if x.shape() == y.shape() {
-        return Ok(Broadcast { shape: x.shape().to_vec(), x: None, y: None });
+        let by = strides(x.shape());
+        return Ok(Broadcast { shape: x.shape().to_vec(), x: by.clone(), y: by });
     }
     let axis = cx.attr_i64("axis", -1)?;
     let bad = || shape_fault("Y", y, format!("does not combine with X of {:?} at axis {axis}", x.shape()));
@@ -108,25 +124,13 @@ pub(super) fn broadcast(cx: &OpCx<'_, '_>, x: &Tensor, y: &Tensor) -> Result<Bro
             _ => return Err(bad()),
         });
     }
-    // Eight bytes an offset; the element itself is at most that.
-    cx.room(DType::F64, &shape)?;
-    let index = |dims: &[usize]| {
-        if *dims == shape[..] {
-            return None;
-        }
+    super::super::tensor::count(&shape)?;
+    let by = |dims: &[usize]| {
         let mut by = strides(dims);
         by.iter_mut().zip(dims).for_each(|(s, &d)| *s *= usize::from(d != 1));
-        Some(offsets(&shape, &by, 0))
+        by
     };
-    let (x, y) = (index(&xs), index(&ys));
-    Ok(Broadcast { shape, x, y })
-}
-
-fn zip<T: Copy, U>(b: &Broadcast, n: usize, x: &[T], y: &[T], f: impl Fn(T, T) -> U) -> Vec<U> {
-    match (&b.x, &b.y) {
-        (None, None) => x.iter().zip(y).map(|(&x, &y)| f(x, y)).collect(),
-        _ => (0..n).map(|i| f(x[Broadcast::at(&b.x, i)], y[Broadcast::at(&b.y, i)])).collect(),
-    }
+    Ok(Broadcast { x: by(&xs), y: by(&ys), shape })
 }
 
 fn operands(cx: &OpCx<'_, '_>) -> Result<(Tensor, Tensor, Broadcast, usize), InterpError> {
@@ -144,15 +148,16 @@ fn binary(
     ints: impl Fn(i64, i64) -> Option<i64>,
 ) -> Result<(), InterpError> {
     let (x, y, b, n) = operands(cx)?;
-    let out = match (lanes(&x), lanes(&y)) {
-        (Lanes::F32(x), Lanes::F32(y)) => Lanes::F32(zip(&b, n, &x, &y, f32s)),
-        (Lanes::F64(x), Lanes::F64(y)) => Lanes::F64(zip(&b, n, &x, &y, f64s)),
+    let walk = b.walk();
+    let out = match x.dtype() {
+        DType::F64 => f64::tensor(walk.zip(n, &f64::read(&x), &f64::read(&y), f64s), x.dtype(), &b.shape)?,
+        d if d.is_float() => f32::tensor(walk.zip(n, &f32::read(&x), &f32::read(&y), f32s), d, &b.shape)?,
         _ => {
-            let out: Option<Vec<i64>> = zip(&b, n, &x.to_i64_vec(), &y.to_i64_vec(), ints).into_iter().collect();
-            Lanes::Int(out.ok_or_else(|| Fault::Arithmetic { what: "integer division by zero".into() })?)
+            let out: Option<Vec<i64>> = walk.zip(n, &x.to_i64_vec(), &y.to_i64_vec(), ints).into_iter().collect();
+            let out = out.ok_or_else(|| Fault::Arithmetic { what: "integer division by zero".into() })?;
+            Lanes::Int(out).tensor(x.dtype(), &b.shape)?
         }
     };
-    let out = out.tensor(x.dtype(), &b.shape)?;
     cx.set("Out", out)
 }
 
@@ -178,8 +183,8 @@ fn compare(
 ) -> Result<(), InterpError> {
     let (x, y, b, n) = operands(cx)?;
     let out = match x.dtype().is_float() {
-        true => zip(&b, n, &x.to_f64_vec(), &y.to_f64_vec(), floats),
-        false => zip(&b, n, &x.to_i64_vec(), &y.to_i64_vec(), ints),
+        true => b.walk().zip(n, &f64::read(&x), &f64::read(&y), floats),
+        false => b.walk().zip(n, &x.to_i64_vec(), &y.to_i64_vec(), ints),
     };
     let out = Tensor::new(&b.shape, out)?;
     cx.set("Out", out)
@@ -187,7 +192,7 @@ fn compare(
 
 fn logical(cx: &mut OpCx<'_, '_>, f: impl Fn(bool, bool) -> bool) -> Result<(), InterpError> {
     let (x, y, b, n) = operands(cx)?;
-    let out = Tensor::new(&b.shape, zip(&b, n, &x.to_bool_vec(), &y.to_bool_vec(), f))?;
+    let out = Tensor::new(&b.shape, b.walk().zip(n, &x.to_bool_vec(), &y.to_bool_vec(), f))?;
     cx.set("Out", out)
 }
 

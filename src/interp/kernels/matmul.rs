@@ -1,16 +1,15 @@
 //! How are matrices multiplied? `mul`, `matmul`, `matmul_v2` and their gradients.
 //!
-//! One loop: for each row, products are added in float32 (float64 for float64) in the order of the inner
-//! index, without fused multiply-add, so that the bits are the same on every machine. A tuned library
-//! picks its kernel by the processor it finds and rounds differently on each.
+//! Products are added in float32 (float64 for float64) by `gemm.rs`, and rounded once. A transposed operand
+//! is read in its own memory.
 
-use super::super::context::{OpCx, dtype_fault, shape_fault};
-use super::super::error::{Fault, InterpError};
+use super::super::context::{OpCx, shape_fault};
+use super::super::error::InterpError;
 use super::super::tensor::{Tensor, count};
 use super::Kernel;
-use super::grad::from_f64;
-use super::lanes::{float_input, from_f32, same_dtype};
-use super::transfer::{offsets, strides, transpose};
+use super::lanes::{float_input, same_dtype};
+use super::real::{Mat, Real, real};
+use super::transfer::{offsets, strides};
 use crate::ir::DType;
 
 pub(super) const KERNELS: &[(&str, Kernel)] = &[
@@ -31,62 +30,53 @@ struct Attrs {
 const V1: Attrs = Attrs { trans_x: "transpose_X", trans_y: "transpose_Y", alpha: Some("alpha") };
 const V2: Attrs = Attrs { trans_x: "trans_x", trans_y: "trans_y", alpha: None };
 
-macro_rules! gemm {
-    ($name:ident, $t:ty) => {
-        /// `out[m, n] += a[m, k] · b[k, n]`, row major.
-        fn $name(a: &[$t], b: &[$t], out: &mut [$t], k: usize, n: usize) {
-            if k == 0 || n == 0 {
-                return;
-            }
-            for (a, out) in a.chunks_exact(k).zip(out.chunks_exact_mut(n)) {
-                for (&x, b) in a.iter().zip(b.chunks_exact(n)) {
-                    out.iter_mut().zip(b).for_each(|(o, &y)| *o += x * y);
-                }
-            }
-        }
-    };
+/// One operand of a stack of products: its matrices lie one after the other.
+#[derive(Clone, Copy)]
+struct Operand<'t> {
+    t: &'t Tensor,
+    /// rows and columns of one matrix, as it is multiplied
+    rows: usize,
+    cols: usize,
+    /// in memory, rows and columns are exchanged
+    transposed: bool,
 }
-gemm!(gemm32, f32);
-gemm!(gemm64, f64);
 
-/// The product of two stacks of matrices: `batch` pairs of matrices, given by their index in `x` and `y`.
+impl Operand<'_> {
+    fn t(self) -> Self {
+        Operand { rows: self.cols, cols: self.rows, transposed: !self.transposed, ..self }
+    }
+
+    fn at<'v, T>(&self, v: &'v [T], i: usize) -> Mat<'v, T> {
+        let size = self.rows * self.cols;
+        let data = &v[i * size..(i + 1) * size];
+        match self.transposed {
+            false => Mat::new(data, self.rows, self.cols),
+            true => Mat::new(data, self.cols, self.rows).t(),
+        }
+    }
+}
+
+/// The products of pairs of matrices, given by their index in `x` and `y` and that of the result, to which
+/// they are added.
 fn product(
-    x: &Tensor,
-    y: &Tensor,
-    [m, k, n]: [usize; 3],
-    batch: &[(usize, usize)],
+    x: Operand<'_>,
+    y: Operand<'_>,
+    pairs: impl Iterator<Item = (usize, usize, usize)>,
+    results: usize,
     alpha: f32,
     shape: &[usize],
 ) -> Result<Tensor, InterpError> {
-    let len = batch.len() * m * n;
-    if x.dtype() == DType::F64 {
-        let (x, y, mut out) = (x.to_f64_vec(), y.to_f64_vec(), vec![0.0; len]);
-        for (b, &(i, j)) in batch.iter().enumerate() {
-            gemm64(
-                &x[i * m * k..(i + 1) * m * k],
-                &y[j * k * n..(j + 1) * k * n],
-                &mut out[b * m * n..(b + 1) * m * n],
-                k,
-                n,
-            );
+    let size = x.rows * y.cols;
+    real!(x.t.dtype(), T => {
+        let (xs, ys, mut out) = (T::read(x.t), T::read(y.t), vec![T::ZERO; results * size]);
+        for (i, j, to) in pairs {
+            T::gemm(x.at(&xs, i), y.at(&ys, j), &mut out[to * size..(to + 1) * size]);
         }
-        out.iter_mut().for_each(|v| *v *= f64::from(alpha));
-        return from_f64(out, DType::F64, shape);
-    }
-    let (xs, ys, mut out) = (x.to_f32_vec(), y.to_f32_vec(), vec![0.0; len]);
-    for (b, &(i, j)) in batch.iter().enumerate() {
-        gemm32(
-            &xs[i * m * k..(i + 1) * m * k],
-            &ys[j * k * n..(j + 1) * k * n],
-            &mut out[b * m * n..(b + 1) * m * n],
-            k,
-            n,
-        );
-    }
-    if alpha != 1.0 {
-        out.iter_mut().for_each(|v| *v *= alpha);
-    }
-    from_f32(out, x.dtype(), shape)
+        if alpha != 1.0 {
+            out.iter_mut().for_each(|v| *v *= T::of(f64::from(alpha)));
+        }
+        T::tensor(out, x.t.dtype(), shape)
+    })
 }
 
 /// A tensor seen as a matrix: the dimensions before `cols` against those from it on.
@@ -115,40 +105,42 @@ fn mul_operands(cx: &OpCx<'_, '_>) -> Result<Mul, InterpError> {
     Ok(Mul { x, y, shape, dims: [m, k, n] })
 }
 
+impl Mul {
+    fn x(&self) -> Operand<'_> {
+        Operand { t: &self.x, rows: self.dims[0], cols: self.dims[1], transposed: false }
+    }
+
+    fn y(&self) -> Operand<'_> {
+        Operand { t: &self.y, rows: self.dims[1], cols: self.dims[2], transposed: false }
+    }
+}
+
+const ONE: [(usize, usize, usize); 1] = [(0, 0, 0)];
+
 fn mul(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
-    let Mul { x, y, shape, dims } = mul_operands(cx)?;
-    cx.room(x.dtype(), &shape)?;
-    let out = product(&x, &y, dims, &[(0, 0)], 1.0, &shape)?;
+    let m = mul_operands(cx)?;
+    cx.room(m.x.dtype(), &m.shape)?;
+    let out = product(m.x(), m.y(), ONE.into_iter(), 1, 1.0, &m.shape)?;
     cx.set("Out", out)
 }
 
 fn mul_grad(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
-    let Mul { x, y, shape, dims: [m, k, n] } = mul_operands(cx)?;
+    let m = mul_operands(cx)?;
     let g = float_input(cx, "Out@GRAD")?;
-    same_dtype("Out@GRAD", &g, "X", x.dtype())?;
-    if g.shape() != shape {
-        return Err(shape_fault("Out@GRAD", &g, format!("where {shape:?} is needed")));
+    same_dtype("Out@GRAD", &g, "X", m.x.dtype())?;
+    if g.shape() != m.shape {
+        return Err(shape_fault("Out@GRAD", &g, format!("where {:?} is needed", m.shape)));
     }
-    let matrix = |t: &Tensor, r, c| t.reshape(&[r, c]);
+    let g = Operand { t: &g, rows: m.dims[0], cols: m.dims[2], transposed: false };
     if cx.wants("X@GRAD") {
-        let yt = transpose(&matrix(&y, k, n)?, &[1, 0])?;
-        let out = product(&g, &yt, [m, n, k], &[(0, 0)], 1.0, x.shape())?;
+        let out = product(g, m.y().t(), ONE.into_iter(), 1, 1.0, m.x.shape())?;
         cx.set("X@GRAD", out)?;
     }
     if cx.wants("Y@GRAD") {
-        let xt = transpose(&matrix(&x, m, k)?, &[1, 0])?;
-        let out = product(&xt, &g, [k, m, n], &[(0, 0)], 1.0, y.shape())?;
+        let out = product(m.x().t(), g, ONE.into_iter(), 1, 1.0, m.y.shape())?;
         cx.set("Y@GRAD", out)?;
     }
     Ok(())
-}
-
-/// The last two axes exchanged.
-fn swap_last(t: &Tensor) -> Result<Tensor, InterpError> {
-    let rank = t.shape().len();
-    let mut perm: Vec<usize> = (0..rank).collect();
-    perm.swap(rank - 1, rank - 2);
-    transpose(t, &perm)
 }
 
 /// The operands as stacks of matrices, transposed as the attributes say.
@@ -161,6 +153,16 @@ struct Stacks {
     batch: Vec<usize>,
     pairs: Vec<(usize, usize)>,
     dims: [usize; 3],
+}
+
+impl Stacks {
+    fn x(&self) -> Operand<'_> {
+        Operand { t: &self.x, rows: self.dims[0], cols: self.dims[1], transposed: self.trans[0] }
+    }
+
+    fn y(&self) -> Operand<'_> {
+        Operand { t: &self.y, rows: self.dims[1], cols: self.dims[2], transposed: self.trans[1] }
+    }
 }
 
 fn stacks(cx: &OpCx<'_, '_>, attrs: &Attrs) -> Result<Stacks, InterpError> {
@@ -176,15 +178,17 @@ fn stacks(cx: &OpCx<'_, '_>, attrs: &Attrs) -> Result<Stacks, InterpError> {
     let bad = shape_fault("Y", &y, format!("does not multiply with X of {:?}", x.shape()));
     let x = if vector[0] { x.reshape(&[1, x.len()])? } else { x };
     let y = if vector[1] { y.reshape(&[y.len(), 1])? } else { y };
-    let x = if trans[0] { swap_last(&x)? } else { x };
-    let y = if trans[1] { swap_last(&y)? } else { y };
     let (xb, yb) = (x.shape().len() - 2, y.shape().len() - 2);
-    let dims = [x.shape()[xb], x.shape()[xb + 1], y.shape()[yb + 1]];
+    let sides = |t: &Tensor, b: usize, trans: bool| match trans {
+        false => (t.shape()[b], t.shape()[b + 1]),
+        true => (t.shape()[b + 1], t.shape()[b]),
+    };
+    let ((m, k), (k2, n)) = (sides(&x, xb, trans[0]), sides(&y, yb, trans[1]));
     let rank = xb.max(yb);
     let pad = |t: &Tensor, own: usize| [vec![1; rank - own], t.shape()[..own].to_vec()].concat();
     let (xs, ys) = (pad(&x, xb), pad(&y, yb));
     let fits = xs.iter().zip(&ys).all(|(&a, &b)| a == b || a == 1 || b == 1);
-    if dims[1] != y.shape()[yb] || !fits {
+    if k != k2 || !fits {
         return Err(bad);
     }
     let batch: Vec<usize> = xs.iter().zip(&ys).map(|(&a, &b)| if a == 1 { b } else { a }).collect();
@@ -195,7 +199,7 @@ fn stacks(cx: &OpCx<'_, '_>, attrs: &Attrs) -> Result<Stacks, InterpError> {
         offsets(&batch, &by, 0)
     };
     let pairs = index(&xs).into_iter().zip(index(&ys)).collect();
-    Ok(Stacks { x, y, vector, trans, batch, pairs, dims })
+    Ok(Stacks { x, y, vector, trans, batch, pairs, dims: [m, k, n] })
 }
 
 fn alpha(cx: &OpCx<'_, '_>, attrs: &Attrs) -> Result<f32, InterpError> {
@@ -213,51 +217,41 @@ fn matmul(cx: &mut OpCx<'_, '_>, attrs: &Attrs) -> Result<(), InterpError> {
         shape.push(n);
     }
     cx.room(s.x.dtype(), &shape)?;
-    let out = product(&s.x, &s.y, s.dims, &s.pairs, alpha(cx, attrs)?, &shape)?;
+    let pairs = s.pairs.iter().enumerate().map(|(b, &(i, j))| (i, j, b));
+    let out = product(s.x(), s.y(), pairs, s.pairs.len(), alpha(cx, attrs)?, &shape)?;
     cx.set("Out", out)
 }
 
-/// dX = dOut · Yᵀ and dY = Xᵀ · dOut, summed over the batch axes along which an operand was stretched.
+/// dX = dOut · Yᵀ and dY = Xᵀ · dOut, summed (in the products' type) over the batch axes along which an
+/// operand was stretched. The gradient of a transposed operand is the transposed product.
 fn matmul_grad(cx: &mut OpCx<'_, '_>, attrs: &Attrs) -> Result<(), InterpError> {
     let s = stacks(cx, attrs)?;
     let [m, k, n] = s.dims;
     let g = float_input(cx, "Out@GRAD")?;
-    if g.dtype() != s.x.dtype() {
-        return Err(dtype_fault("Out@GRAD", &g, format!("where `X` has {}", s.x.dtype())));
-    }
+    same_dtype("Out@GRAD", &g, "X", s.x.dtype())?;
     if g.len() != count(&[s.pairs.len(), m, n])? {
         return Err(shape_fault("Out@GRAD", &g, format!("where {:?} × [{m}, {n}] is needed", s.batch)));
     }
+    let g = Operand { t: &g, rows: m, cols: n, transposed: false };
     let alpha = alpha(cx, attrs)?;
-    for (slot, operand, of_x) in [("X@GRAD", "X", true), ("Y@GRAD", "Y", false)] {
-        if !cx.wants(slot) {
-            continue;
-        }
-        let own = cx.input(operand)?;
-        let (rows, cols) = if of_x { (m, k) } else { (k, n) };
-        // Every batch pair's gradient, then the sum of those that belong to one matrix of the operand.
-        let each: Vec<_> = s.pairs.iter().enumerate().map(|(b, &(i, j))| if of_x { (b, j) } else { (i, b) }).collect();
-        let full = [s.pairs.len(), rows, cols];
-        cx.room(DType::F64, &full)?;
-        let parts = match of_x {
-            true => product(&g, &swap_last(&s.y)?, [m, n, k], &each, alpha, &full),
-            false => product(&swap_last(&s.x)?, &g, [k, m, n], &each, alpha, &full),
+    let pairs = || s.pairs.iter().enumerate();
+    if cx.wants("X@GRAD") {
+        let own = cx.input("X")?;
+        let results = own.len() / (m * k).max(1);
+        let out = match s.trans[0] {
+            false => product(g, s.y().t(), pairs().map(|(b, &(i, j))| (b, j, i)), results, alpha, own.shape()),
+            true => product(s.y(), g.t(), pairs().map(|(b, &(i, j))| (j, b, i)), results, alpha, own.shape()),
         }?;
-        let size = rows * cols;
-        let stacked = if s.pairs.len() * size == own.len() {
-            parts
-        } else {
-            let mut sum = vec![0.0; own.len()];
-            let v = parts.to_f64_vec();
-            for (b, &(i, j)) in s.pairs.iter().enumerate() {
-                let at = if of_x { i } else { j } * size;
-                sum[at..at + size].iter_mut().zip(&v[b * size..(b + 1) * size]).for_each(|(a, b)| *a += b);
-            }
-            from_f64(sum, g.dtype(), &[own.len() / size.max(1), rows, cols])?
-        };
-        let out = if s.trans[usize::from(!of_x)] { swap_last(&stacked)? } else { stacked };
-        let out = out.reshape(own.shape()).map_err(Fault::from)?;
-        cx.set(slot, out)?;
+        cx.set("X@GRAD", out)?;
+    }
+    if cx.wants("Y@GRAD") {
+        let own = cx.input("Y")?;
+        let results = own.len() / (k * n).max(1);
+        let out = match s.trans[1] {
+            false => product(s.x().t(), g, pairs().map(|(b, &(i, j))| (i, b, j)), results, alpha, own.shape()),
+            true => product(g.t(), s.x(), pairs().map(|(b, &(i, j))| (b, i, j)), results, alpha, own.shape()),
+        }?;
+        cx.set("Y@GRAD", out)?;
     }
     Ok(())
 }

@@ -1,19 +1,33 @@
 //! Which function runs which op kind? One table, filled by the families, open to the outside.
 
+mod activation;
+mod batch_norm;
 mod control;
+mod conv;
+mod gemm;
 mod grad;
 mod init;
 mod io;
+mod join;
 mod lanes;
 mod loss;
 mod math;
 mod matmul;
+mod norm;
 mod optimizer;
+mod optimizer_more;
+mod pick;
 mod pir;
+mod pool;
+mod real;
 mod reduce;
+mod rnn;
 mod scaling;
+mod shape;
 mod sync;
 mod transfer;
+mod walk;
+mod window;
 
 use super::context::OpCx;
 use super::error::InterpError;
@@ -26,7 +40,7 @@ pub type Kernel = fn(&mut OpCx<'_, '_>) -> Result<(), InterpError>;
 
 /// Kernels by op kind.
 ///
-/// The random initialisers (`uniform_random`, `gaussian_random`) draw from this crate's own stream:
+/// The random ops (`uniform_random`, `gaussian_random`, `dropout`) draw from this crate's own stream:
 /// SplitMix64, seeded from the run's seed, the op's `seed` attribute, the FNV-1a hash of the output's
 /// name, and how often this interpreter has drawn for that name. So a value depends on what is
 /// initialised and not on where the op stands, and a pass that moves ops changes nothing.
@@ -54,7 +68,17 @@ impl Kernels {
                 reduce::KERNELS,
                 matmul::KERNELS,
                 loss::KERNELS,
+                shape::KERNELS,
+                join::KERNELS,
+                pick::KERNELS,
+                activation::KERNELS,
+                norm::KERNELS,
+                batch_norm::KERNELS,
+                conv::KERNELS,
+                pool::KERNELS,
+                rnn::KERNELS,
                 optimizer::KERNELS,
+                optimizer_more::KERNELS,
                 scaling::KERNELS,
                 io::KERNELS,
                 sync::KERNELS,

@@ -6,7 +6,9 @@ use super::super::tensor::Tensor;
 use super::Kernel;
 use super::grad::from_f64;
 use super::lanes::{Lanes, float_input};
-use super::transfer::{axis_of, offsets, strides};
+use super::real::{Real, real, sum as sum_of};
+use super::transfer::{axis_of, strides};
+use super::walk::Walk;
 use crate::ir::DType;
 
 pub(super) const KERNELS: &[(&str, Kernel)] = &[
@@ -16,6 +18,10 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("reduce_all", |cx| reduce_bool(cx, true)),
     ("reduce_sum_grad", |cx| reduce_grad(cx, false)),
     ("reduce_mean_grad", |cx| reduce_grad(cx, true)),
+    ("reduce_max", |cx| reduce_best(cx, |x, best| x > best)),
+    ("reduce_min", |cx| reduce_best(cx, |x, best| x < best)),
+    ("reduce_max_grad", reduce_best_grad),
+    ("reduce_min_grad", reduce_best_grad),
     ("mean", mean),
     ("mean_grad", mean_grad),
     ("sum", sum),
@@ -28,10 +34,31 @@ const AXES: &str = "Axis";
 struct Reduction {
     /// the result's shape
     shape: Vec<usize>,
-    /// for each element of the input, its place in the result
-    to: Vec<usize>,
+    /// from each element of the input to its place in the result
+    walk: Walk,
     /// elements that make one of the result
-    each: usize,
+    count: usize,
+}
+
+impl Reduction {
+    /// Sums, in index order.
+    fn sums<T: Real>(&self, n: usize, v: &[T]) -> Vec<f64> {
+        let mut sum = vec![0.0; n];
+        self.walk.runs(|r| {
+            let v = &v[r.a..r.a + r.len];
+            match r.step.1 {
+                0 => sum[r.b] = v.iter().fold(sum[r.b], |s, x| s + x.wide()),
+                1 => sum[r.b..r.b + r.len].iter_mut().zip(v).for_each(|(s, x)| *s += x.wide()),
+                step => v.iter().enumerate().for_each(|(k, x)| sum[r.b + k * step] += x.wide()),
+            }
+        });
+        sum
+    }
+
+    /// Every element of the input and its place in the result.
+    fn each(&self, mut f: impl FnMut(usize, usize)) {
+        self.walk.runs(|r| (0..r.len).for_each(|k| f(r.a + k * r.step.0, r.b + k * r.step.1)));
+    }
 }
 
 fn reduction(cx: &OpCx<'_, '_>, x: &Tensor) -> Result<Reduction, InterpError> {
@@ -52,13 +79,12 @@ fn reduction(cx: &OpCx<'_, '_>, x: &Tensor) -> Result<Reduction, InterpError> {
     let kept: Vec<usize> = x.shape().iter().zip(&reduced).map(|(&d, &r)| if r { 1 } else { d }).collect();
     let mut by = strides(&kept);
     by.iter_mut().zip(&reduced).for_each(|(s, &r)| *s *= usize::from(!r));
-    cx.room(DType::F64, x.shape())?;
     let shape = match keep {
         true => kept.clone(),
         false => kept.iter().zip(&reduced).filter(|&(_, &r)| !r).map(|(&d, _)| d).collect(),
     };
-    let each = x.shape().iter().zip(&reduced).filter(|&(_, &r)| r).map(|(&d, _)| d).product();
-    Ok(Reduction { shape, to: offsets(x.shape(), &by, 0), each })
+    let count = x.shape().iter().zip(&reduced).filter(|&(_, &r)| r).map(|(&d, _)| d).product();
+    Ok(Reduction { shape, walk: Walk::new(x.shape(), &strides(x.shape()), &by), count })
 }
 
 fn reduce(cx: &mut OpCx<'_, '_>, mean: bool) -> Result<(), InterpError> {
@@ -66,18 +92,21 @@ fn reduce(cx: &mut OpCx<'_, '_>, mean: bool) -> Result<(), InterpError> {
     let r = reduction(cx, &x)?;
     let n = super::super::tensor::count(&r.shape)?;
     let dtype = cx.attr_dtype("out_dtype")?;
+    if mean && r.count == 0 && n > 0 {
+        return Err(shape_fault("X", &x, "has no elements along the averaged axes"));
+    }
     let out = if x.dtype().is_float() {
-        let mut sum = vec![0.0; n];
-        r.to.iter().zip(x.to_f64_vec()).for_each(|(&at, v)| sum[at] += v);
+        let mut sum = real!(x.dtype(), T => r.sums(n, &T::read(&x)));
         if mean {
-            sum.iter_mut().for_each(|s| *s /= r.each as f64);
+            sum.iter_mut().for_each(|s| *s /= r.count as f64);
         }
         from_f64(sum, dtype.unwrap_or(x.dtype()), &r.shape)?
     } else if mean {
         return Err(dtype_fault("X", &x, "where a floating type is needed"));
     } else {
         let mut sum = vec![0i64; n];
-        r.to.iter().zip(x.to_i64_vec()).for_each(|(&at, v)| sum[at] = sum[at].wrapping_add(v));
+        let v = x.to_i64_vec();
+        r.each(|i, at| sum[at] = sum[at].wrapping_add(v[i]));
         // A sum of booleans or narrow integers is counted in 64 bits, as in Paddle.
         let wide = if x.dtype() == DType::I32 || x.dtype() == DType::Bool { DType::I64 } else { x.dtype() };
         Lanes::Int(sum).tensor(dtype.unwrap_or(wide), &r.shape)?
@@ -89,7 +118,8 @@ fn reduce_bool(cx: &mut OpCx<'_, '_>, all: bool) -> Result<(), InterpError> {
     let x = cx.input("X")?;
     let r = reduction(cx, &x)?;
     let mut out = vec![all; super::super::tensor::count(&r.shape)?];
-    r.to.iter().zip(x.to_bool_vec()).for_each(|(&at, v)| out[at] = if all { out[at] && v } else { out[at] || v });
+    let v = x.to_bool_vec();
+    r.each(|i, at| out[at] = if all { out[at] && v[i] } else { out[at] || v[i] });
     let out = Tensor::new(&r.shape, out)?;
     cx.set("Out", out)
 }
@@ -101,23 +131,60 @@ fn reduce_grad(cx: &mut OpCx<'_, '_>, mean: bool) -> Result<(), InterpError> {
         return Err(shape_fault("Out@GRAD", &g, format!("where {:?} is needed", r.shape)));
     }
     // A product and not a quotient, as in Paddle: gradient × (1 / count).
-    let by = if mean { 1.0 / r.each as f32 } else { 1.0 };
     let dtype = if x.dtype().is_float() { x.dtype() } else { g.dtype() };
-    let out = if dtype == DType::F64 {
-        let g = g.to_f64_vec();
-        let by = if mean { 1.0 / r.each as f64 } else { 1.0 };
-        from_f64(r.to.iter().map(|&at| g[at] * by).collect(), dtype, x.shape())?
-    } else {
-        let g = g.to_f32_vec();
-        super::lanes::from_f32(r.to.iter().map(|&at| g[at] * by).collect(), dtype, x.shape())?
-    };
+    let out = real!(dtype, T => {
+        let by = if mean { T::of(1.0 / r.count as f64) } else { T::ONE };
+        let (g, mut out) = (T::read(&g), Vec::with_capacity(x.len()));
+        r.each(|_, at| out.push(g[at] * by));
+        T::tensor(out, dtype, x.shape())?
+    });
     cx.set("X@GRAD", out)
+}
+
+/// The largest or smallest; NaN beats all. An axis without elements has none.
+fn reduce_best(cx: &mut OpCx<'_, '_>, beats: fn(f64, f64) -> bool) -> Result<(), InterpError> {
+    let x = cx.input("X")?;
+    let r = reduction(cx, &x)?;
+    let n = super::super::tensor::count(&r.shape)?;
+    if n > 0 && r.count == 0 {
+        return Err(shape_fault("X", &x, "has no elements along the reduced axes"));
+    }
+    // Which element it is: the values themselves keep their type.
+    let (v, mut best) = (x.to_f64_vec(), vec![usize::MAX; n]);
+    r.each(|i, to| {
+        let old = best[to];
+        if old == usize::MAX || beats(v[i], v[old]) || v[i].is_nan() {
+            best[to] = i;
+        }
+    });
+    let out = super::transfer::permute(&x, &r.shape, &best)?;
+    cx.set("Out", out)
+}
+
+/// Every element that equals the result gets its gradient.
+fn reduce_best_grad(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
+    let (x, out, g) = (float_input(cx, "X")?, float_input(cx, "Out")?, float_input(cx, "Out@GRAD")?);
+    let r = reduction(cx, &x)?;
+    let n = super::super::tensor::count(&r.shape)?;
+    for (slot, t) in [("Out", &out), ("Out@GRAD", &g)] {
+        if t.len() != n {
+            return Err(shape_fault(slot, t, format!("where {:?} is needed", r.shape)));
+        }
+    }
+    let (x_v, o, gv) = (x.to_f64_vec(), out.to_f64_vec(), g.to_f64_vec());
+    let mut dx = vec![0.0; x_v.len()];
+    r.each(|i, at| dx[i] = if x_v[i] == o[at] { gv[at] } else { 0.0 });
+    let dx = from_f64(dx, x.dtype(), x.shape())?;
+    cx.set("X@GRAD", dx)
 }
 
 /// `mean`: of all elements; the result has no dimensions.
 fn mean(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
     let x = float_input(cx, "X")?;
-    let sum: f64 = x.to_f64_vec().iter().sum();
+    if x.is_empty() {
+        return Err(shape_fault("X", &x, "has no elements to average"));
+    }
+    let sum = real!(x.dtype(), T => sum_of(T::read(&x).iter().copied()));
     let out = from_f64(vec![sum / x.len() as f64], x.dtype(), &[])?;
     cx.set("Out", out)
 }

@@ -98,17 +98,22 @@ fn concat(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
     cx.room(first.dtype(), &shape)?;
     let outer: usize = shape[..axis].iter().product();
     let inner: usize = shape[axis + 1..].iter().product();
-    let parts: Vec<(usize, Tensor)> = xs.iter().map(|x| (x.shape()[axis] * inner, x.clone())).collect();
-    let out = each!(first.data(), v => {
+    let lens: Vec<usize> = xs.iter().map(|x| x.shape()[axis] * inner).collect();
+    let out = join(&xs, outer, &lens, &shape)?;
+    cx.set("Out", out)
+}
+
+/// Tensors of one dtype side by side: `outer` rows, to each of which tensor i brings `lens[i]` elements.
+pub(super) fn join(xs: &[Tensor], outer: usize, lens: &[usize], shape: &[usize]) -> Result<Tensor, InterpError> {
+    Ok(each!(xs[0].data(), v => {
         let mut out = v[..0].to_vec();
         for o in 0..outer {
-            for (n, x) in &parts {
+            for (x, n) in xs.iter().zip(lens) {
                 gather(&mut out, x, o * n..(o + 1) * n);
             }
         }
-        Tensor::new(&shape, out)?
-    });
-    cx.set("Out", out)
+        Tensor::new(shape, out)?
+    }))
 }
 
 /// Element vectors, so that code over [`each!`] can pick from another tensor of the same dtype.
@@ -180,7 +185,8 @@ fn reshape2(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
     cx.set("Out", out)
 }
 
-fn x_shape(cx: &mut OpCx<'_, '_>, x: &Tensor) -> Result<(), InterpError> {
+/// Writes `XShape`, if the op has one.
+pub(super) fn x_shape(cx: &mut OpCx<'_, '_>, x: &Tensor) -> Result<(), InterpError> {
     let mut shape = vec![0];
     shape.extend_from_slice(x.shape());
     let t = Tensor::zeros(x.dtype(), &shape)?;
@@ -224,25 +230,29 @@ pub(super) fn transpose(x: &Tensor, perm: &[usize]) -> Result<Tensor, InterpErro
     permute(x, &shape, &offsets(&shape, &by, 0))
 }
 
-fn transpose2(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
-    let x = cx.input("X")?;
-    let axis = cx.attr_ints("axis")?;
-    let axis = cx.need("axis", axis)?;
-    let rank = x.shape().len();
+/// The axes of a permutation.
+pub(super) fn order(axis: &[i64], rank: usize) -> Result<Vec<usize>, InterpError> {
     let perm = axis.iter().map(|&a| axis_of(a, rank, "axis")).collect::<Result<Vec<_>, _>>()?;
     let mut seen = vec![false; rank];
     perm.iter().for_each(|&p| seen[p] = true);
     if perm.len() != rank || seen.contains(&false) {
         return Err(Fault::BadAttr { name: "axis".into(), what: format!("{axis:?} is no order of {rank} axes") }.into());
     }
+    Ok(perm)
+}
+
+fn transpose2(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
+    let x = cx.input("X")?;
+    let axis = cx.attr_ints("axis")?;
+    let perm = order(&cx.need("axis", axis)?, x.shape().len())?;
     let out = transpose(&x, &perm)?;
     x_shape(cx, &x)?;
     cx.set("Out", out)
 }
 
-/// `slice` by attributes `axes`, `starts`, `ends`, `decrease_axis`.
-fn slice(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
-    let x = cx.input("Input")?;
+/// What `slice` cuts out of `x` by attributes `axes`, `starts`, `ends`: the shape, in all axes of `x`, and
+/// the offset of the first element.
+pub(super) fn slice_of(cx: &OpCx<'_, '_>, x: &Tensor) -> Result<(Vec<usize>, usize), InterpError> {
     for slot in ["StartsTensor", "EndsTensor", "StartsTensorList", "EndsTensorList"] {
         if !cx.input_names(slot).is_empty() {
             return Err(Fault::Unsupported { what: format!("slice with bounds in `{slot}`") }.into());
@@ -256,15 +266,26 @@ fn slice(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
         );
     }
     let (mut shape, by, mut start) = (x.shape().to_vec(), strides(x.shape()), 0);
+    let mut cut = vec![false; shape.len()];
     for ((&axis, &from), &to) in axes.iter().zip(&starts).zip(&ends) {
         let axis = axis_of(axis, shape.len(), "axes")?;
+        if std::mem::replace(&mut cut[axis], true) {
+            return Err(Fault::BadAttr { name: "axes".into(), what: format!("names axis {axis} twice") }.into());
+        }
         let dim = x.shape()[axis] as i64;
         let clamp = |v: i64| (if v < 0 { v.saturating_add(dim) } else { v }).clamp(0, dim) as usize;
         let (from, to) = (clamp(from), clamp(to));
         shape[axis] = to.saturating_sub(from);
         start += from * by[axis];
     }
-    let index = offsets(&shape, &by, start);
+    Ok((shape, start))
+}
+
+/// `slice`; the axes in `decrease_axis`, of one element, are left out of the result's shape.
+fn slice(cx: &mut OpCx<'_, '_>) -> Result<(), InterpError> {
+    let x = cx.input("Input")?;
+    let (shape, start) = slice_of(cx, &x)?;
+    let index = offsets(&shape, &strides(x.shape()), start);
     let drop = cx.attr_ints("decrease_axis")?.unwrap_or_default();
     let drop = drop.iter().map(|&a| axis_of(a, shape.len(), "decrease_axis")).collect::<Result<Vec<_>, _>>()?;
     if drop.iter().any(|&a| shape[a] != 1) {

@@ -8,7 +8,7 @@ const MAX_NAMES: usize = 10_000;
 const MAX_WORK: usize = 20_000_000;
 
 /// Up to `limit` of `known` that a person may have meant by `wanted`, nearest first.
-pub(super) fn nearest<'k>(wanted: &str, known: impl IntoIterator<Item = &'k str>, limit: usize) -> Vec<&'k str> {
+pub(crate) fn nearest<'k>(wanted: &str, known: impl IntoIterator<Item = &'k str>, limit: usize) -> Vec<&'k str> {
     let mut found: Vec<(usize, usize, &str)> = Vec::new();
     let (mut row, mut work) = (Vec::new(), 0);
     for (i, name) in known.into_iter().take(MAX_NAMES).enumerate() {
@@ -30,7 +30,7 @@ pub(super) fn nearest<'k>(wanted: &str, known: impl IntoIterator<Item = &'k str>
 }
 
 /// What stands before `name` in `long`, when it ends in a separator: `model.` for `w` and `model.w`.
-pub(super) fn added_prefix<'l>(long: &'l str, name: &str) -> Option<&'l str> {
+pub(crate) fn added_prefix<'l>(long: &'l str, name: &str) -> Option<&'l str> {
     let prefix = long.strip_suffix(name)?;
     (!name.is_empty() && prefix.ends_with(['.', '/', ':', '_'])).then_some(prefix)
 }
