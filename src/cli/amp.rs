@@ -1,13 +1,12 @@
 //! `mastercast amp`: a float32 program rewritten to mixed precision, with a report.
 
-use super::input::{job, text_file};
+use super::input::{bytes, ending, job, text_file};
 use super::rewrite::{OnConflict, Rewrite};
 use super::{FINDINGS, Failure, Format, Outcome, Programs, Ui, print_out, render, write_file};
 use clap::{Args, ValueEnum};
 use mastercast::diag::{Diagnostics, Severity};
 use mastercast::ir::{Program, Section};
 use mastercast::ops::{AmpLists, Ops};
-use mastercast::paddle::proto;
 use mastercast::passes::precision::{Device, DeviceProfile, Effective, Level, LowType, Ready, Report, Rewritten, why};
 use mastercast::passes::train_precision::scaling::LossScaling;
 use mastercast::passes::{Precision, TrainPrecision};
@@ -250,9 +249,9 @@ impl Amp {
         if let Some(out) = &self.out {
             std::fs::create_dir_all(out).map_err(|e| Failure::new(format!("{}: {e}", out.display())))?;
             if !program.is_empty(Section::Startup) {
-                write_file(&out.join("startup.pb"), &proto::export(&program, Section::Startup))?;
+                write_file(&out.join(format!("startup.{}", ending(&program))), &bytes(&program, Section::Startup)?)?;
             }
-            write_file(&out.join("main.pb"), &proto::export(&program, Section::Main))?;
+            write_file(&out.join(format!("main.{}", ending(&program))), &bytes(&program, Section::Main)?)?;
             let value = self.json(&program, &options, &ready, report.as_ref());
             write_file(&out.join("report.json"), format!("{value:#}\n").as_bytes())?;
         }

@@ -180,6 +180,19 @@ pub fn is_pir(program: &Program) -> bool {
     Section::ALL.into_iter().any(|s| pir::is_pir(program, s))
 }
 
+/// A section in the form of its framework.
+pub fn bytes(program: &Program, section: Section) -> Result<Vec<u8>, Failure> {
+    Ok(match is_pir(program) {
+        true => pir::export(program, section)?.into_bytes(),
+        false => proto::export(program, section),
+    })
+}
+
+/// How the files of its framework are named.
+pub fn ending(program: &Program) -> &'static str {
+    if is_pir(program) { "json" } else { "pb" }
+}
+
 /// Reads a job's programs.
 pub fn job(args: &Programs) -> Result<Loaded, Failure> {
     let loaded = read_job(args)?;

@@ -1,7 +1,7 @@
 //! `mastercast rewrite`: the job with every pair in step, as programs that the framework runs.
 
 use super::check::{only_errors, prove, summary, verdicts};
-use super::input::{Checkpoints, apply, is_pir, job};
+use super::input::{Checkpoints, apply, bytes, ending, job};
 use super::{FINDINGS, Failure, Outcome, Programs, Ui, render, write_file};
 use clap::{Args, ValueEnum};
 use mastercast::analysis::{self, Coherence, Finding, Obligation, Subject, coherence};
@@ -10,7 +10,6 @@ use mastercast::diag::{Severity, render_json};
 use mastercast::ir::{Attr, Edit, EditNote, EditSummary, Program, Section};
 use mastercast::names::{Name, sym};
 use mastercast::ops::{Effect, Ops};
-use mastercast::paddle::{pir, proto};
 use mastercast::passes::{
     Lower, ManagerOptions, Pass, PassCx, PassError, PassManager, Report, Standalone, TrainPrecision, standalone,
 };
@@ -139,7 +138,7 @@ impl Rewrite {
         }
         let after = prove(&program, &mut open)?;
         let sources = self.sources(&program, &mut open)?;
-        let ending = if is_pir(&program) { "json" } else { "pb" };
+        let ending = ending(&program);
         let standalones = [
             ("resync", standalone(&program, Standalone::Resync, &cx)?),
             ("renarrow", standalone(&program, Standalone::Renarrow, &cx)?),
@@ -340,14 +339,6 @@ impl Rewrite {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
         write_file(&Path::new(&self.out).join(name), bytes)
     }
-}
-
-/// A section in the form of its framework.
-fn bytes(program: &Program, section: Section) -> Result<Vec<u8>, Failure> {
-    Ok(match is_pir(program) {
-        true => pir::export(program, section)?.into_bytes(),
-        false => proto::export(program, section),
-    })
 }
 
 /// Pairs whose two checkpoint entries disagree.
