@@ -394,7 +394,7 @@ impl Edit {
                         program.drop_verbatim(Entity::Var(var));
                         touch(program, program.vars[var].block);
                         summary.declared += 1;
-                        summary.notes.push(EditNote::Declared(var, why.into()));
+                        summary.notes.push(EditNote::Declared(var, why));
                     }
                 }
             }
