@@ -1,5 +1,8 @@
 //! Are checkpoints by real Paddle read bit for bit, and written as Paddle and safetensors write them?
 
+mod ckpt_common;
+
+use ckpt_common::{BOTH, Expected, check_entry, data, expected};
 use mastercast::ckpt::{
     self, Access, Checkpoint, CkptError, Manifest, SafetensorsFile, StreamDir, StreamFile, TensorData,
 };
@@ -7,47 +10,11 @@ use mastercast::convert::{self, Narrowing};
 use mastercast::ir::DType;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-const BOTH: [Access; 2] = [Access::Map, Access::Read];
-
-fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ckpt").join(name)
-}
-
-#[derive(serde::Deserialize)]
-struct Expected {
-    name: String,
-    dtype: String,
-    shape: Vec<u64>,
-    hex: String,
-}
-
-impl Expected {
-    fn bytes(&self) -> Vec<u8> {
-        (0..self.hex.len() / 2).map(|i| u8::from_str_radix(&self.hex[2 * i..2 * i + 2], 16).unwrap()).collect()
-    }
-}
-
-/// What Paddle had in memory, for the files of one part that are kept here.
-fn expected(part: &str) -> BTreeMap<String, Vec<Expected>> {
-    let text = fs::read_to_string(data(part).join("expected.json")).unwrap();
-    let all: BTreeMap<String, Vec<Expected>> = serde_json::from_str(&text).unwrap();
-    all.into_iter().filter(|(file, _)| data(part).join(file).exists()).collect()
-}
-
-/// Entry `index` is the expected tensor, by both ways to read it.
-fn check_entry(ckpt: &dyn Checkpoint, index: usize, expected: &Expected) {
-    let (entry, bytes) = (&ckpt.entries()[index], expected.bytes());
-    let place = format!("{} {}", ckpt.path().display(), expected.name);
-    assert_eq!(entry.dtype, DType::parse(&expected.dtype).unwrap(), "{place}");
-    assert_eq!((&entry.shape, entry.bytes), (&expected.shape, bytes.len() as u64), "{place}");
-    assert_eq!(*ckpt.read(index).unwrap(), bytes[..], "{place}");
-    let mut blocks = vec![0; bytes.len()];
-    for (i, block) in blocks.chunks_mut(7).enumerate() {
-        ckpt.read_into(index, i as u64 * 7, block).unwrap();
-    }
-    assert_eq!(blocks, bytes, "{place}");
+/// Of what Paddle had in memory, the files of one part that are kept here.
+fn kept(part: &str) -> BTreeMap<String, Vec<Expected>> {
+    expected(part).into_iter().filter(|(file, _)| data(part).join(file).exists()).collect()
 }
 
 fn tensors(ckpt: &dyn Checkpoint) -> Vec<TensorData<'_>> {
@@ -59,7 +26,7 @@ fn single_tensor_streams_are_read_and_written_as_by_paddle() {
     let out = tempfile::tempdir().unwrap();
     let mut seen = 0;
     for part in ["save_ops", "save_vars", "binary_tensor"] {
-        for (file, entries) in expected(part).iter().filter(|(file, e)| e.len() == 1 && *file != "selected_rows.bin") {
+        for (file, entries) in kept(part).iter().filter(|(file, e)| e.len() == 1 && *file != "selected_rows.bin") {
             let path = data(part).join(file);
             for access in BOTH {
                 let ckpt = ckpt::open_with(&path, access).unwrap();
@@ -85,7 +52,7 @@ fn combined_files_are_read_and_written_as_by_paddle() {
         ("save_vars", "combined"),
         ("save_vars", "persistables_combined"),
     ] {
-        let (path, expected) = (data(part).join(file), expected(part));
+        let (path, expected) = (data(part).join(file), kept(part));
         let names: Vec<String> = expected[file].iter().map(|e| e.name.clone()).collect();
         for access in BOTH {
             let named = ckpt::open_combined(&path, &names, access).unwrap();
@@ -114,7 +81,7 @@ fn lod_is_kept() {
 
 #[test]
 fn directories_of_streams_are_read_by_name() {
-    let expected = expected("save_vars");
+    let expected = kept("save_vars");
     for access in BOTH {
         let ckpt = ckpt::open_with(&data("save_vars/vars"), access).unwrap();
         assert_eq!(ckpt.format(), "tensor-stream-dir");
@@ -156,7 +123,7 @@ fn large_files_of_a_directory_are_borrowed_from_a_map() {
 #[test]
 fn safetensors_files_are_read_and_written_as_by_their_crate() {
     let out = tempfile::tempdir().unwrap();
-    let expected = expected("safetensors");
+    let expected = kept("safetensors");
     assert_eq!(expected.len(), 2);
     for (file, entries) in &expected {
         let path = data("safetensors").join(file);

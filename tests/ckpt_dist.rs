@@ -1,29 +1,15 @@
 //! Are distributed checkpoints read whole, whatever their grid, and written so that the reader agrees?
 
+mod ckpt_common;
+
+use ckpt_common::{data, expected, values};
 use mastercast::ckpt::rect::Rect;
 use mastercast::ckpt::{
     self, Access, Checkpoint, DistDir, DistFlavour, DistMetadata, DistWriter, SafetensorsIndex, ShardData, TensorData,
 };
 use mastercast::ir::DType;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ckpt").join(name)
-}
-
-#[derive(serde::Deserialize)]
-struct Expected {
-    name: String,
-    dtype: String,
-    shape: Vec<u64>,
-    hex: String,
-}
-
-fn expected(part: &str) -> BTreeMap<String, Vec<Expected>> {
-    serde_json::from_str(&fs::read_to_string(data(part).join("expected.json")).unwrap()).unwrap()
-}
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
@@ -97,25 +83,9 @@ fn whole(shape: &[u64]) -> Vec<u8> {
     ramp(shape.iter().product())
 }
 
-/// The bytes of a box of `whole(shape)`.
-fn part(shape: &[u64], rect: &Rect) -> Vec<u8> {
-    let mut out = Vec::new();
-    let count: u64 = rect.shape.iter().product();
-    for i in 0..count {
-        let (mut rest, mut at, mut stride) = (i, 0, 1);
-        for d in (0..shape.len()).rev() {
-            at += (rest % rect.shape[d] + rect.offset[d]) * stride;
-            rest /= rect.shape[d];
-            stride *= shape[d];
-        }
-        out.extend((at as f32).to_le_bytes());
-    }
-    out
-}
-
 fn shard(name: &'static str, shape: &[u64], offset: &[u64], size: &[u64]) -> ShardData<'static> {
     let rect = Rect { offset: offset.to_vec(), shape: size.to_vec() };
-    let data = TensorData::new(name, DType::F32, size.to_vec(), part(shape, &rect));
+    let data = TensorData::new(name, DType::F32, size.to_vec(), values(shape, &rect));
     ShardData { data, shape: shape.to_vec(), rect, flat: None }
 }
 

@@ -1,57 +1,12 @@
 //! Are files of `paddle.save` read bit for bit, whatever their protocol, and written so that the reader agrees?
 
+mod ckpt_common;
+
+use ckpt_common::{BOTH, check_entry, data, expected};
 use mastercast::ckpt::{self, Access, Checkpoint, Manifest, PickleFile, PickleOptions, Plain, TensorData};
 use mastercast::ir::DType;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-
-const BOTH: [Access; 2] = [Access::Map, Access::Read];
-
-fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ckpt").join(name)
-}
-
-#[derive(serde::Deserialize)]
-struct Expected {
-    name: String,
-    dtype: String,
-    shape: Vec<u64>,
-    hex: String,
-}
-
-impl Expected {
-    fn bytes(&self) -> Vec<u8> {
-        (0..self.hex.len() / 2).map(|i| u8::from_str_radix(&self.hex[2 * i..2 * i + 2], 16).unwrap()).collect()
-    }
-}
-
-fn expected(part: &str) -> BTreeMap<String, Vec<Expected>> {
-    let text = fs::read_to_string(data(part).join("expected.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
-}
-
-fn check_entry(ckpt: &dyn Checkpoint, index: usize, expected: &Expected) {
-    let (entry, bytes) = (&ckpt.entries()[index], expected.bytes());
-    let place = format!("{} {}", ckpt.path().display(), expected.name);
-    assert_eq!(entry.dtype, DType::parse(&expected.dtype).unwrap(), "{place}");
-    assert_eq!((&entry.shape, entry.bytes), (&expected.shape, bytes.len() as u64), "{place}");
-    assert_eq!(*ckpt.read(index).unwrap(), bytes[..], "{place}");
-    for step in [1, 7, 64] {
-        let mut blocks = vec![0; bytes.len()];
-        for (i, block) in blocks.chunks_mut(step).enumerate() {
-            ckpt.read_into(index, (i * step) as u64, block).unwrap();
-        }
-        assert_eq!(blocks, bytes, "{place}");
-        // Out of order as well.
-        let starts: Vec<usize> = (0..bytes.len()).step_by(step).collect();
-        for &at in starts.iter().rev() {
-            let end = bytes.len().min(at + step);
-            ckpt.read_into(index, at as u64, &mut blocks[at..end]).unwrap();
-        }
-        assert_eq!(blocks, bytes, "{place}");
-    }
-}
 
 #[test]
 fn state_dicts_are_read_bit_for_bit() {

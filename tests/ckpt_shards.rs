@@ -1,5 +1,8 @@
 //! Is the plan of a sharded load right, from metadata and listings alone? And does any grid become any other?
 
+mod ckpt_common;
+
+use ckpt_common::values;
 use mastercast::ckpt::names::Rules;
 use mastercast::ckpt::rect::Rect;
 use mastercast::ckpt::shards::{ShardPlan, ShardProblem, Want, plan_shards, run_in_process};
@@ -114,21 +117,6 @@ fn a_replica_that_is_seen_is_taken() {
     assert!(plan.is_ok());
     assert_eq!(plan.rank_to_files[&0], ["1_0.distcp"]);
     assert!(plan.pieces.iter().all(|p| !p.check));
-}
-
-/// Values that tell their place.
-fn values(shape: &[u64], rect: &Rect) -> Vec<u8> {
-    let mut out = Vec::new();
-    for i in 0..rect.count() {
-        let (mut rest, mut at, mut stride) = (i, 0, 1);
-        for d in (0..shape.len()).rev() {
-            at += (rest % rect.shape[d] + rect.offset[d]) * stride;
-            rest /= rect.shape[d];
-            stride *= shape[d];
-        }
-        out.extend((at as f32).to_le_bytes());
-    }
-    out
 }
 
 /// A grid: cuts of each dimension.

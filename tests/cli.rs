@@ -1,12 +1,13 @@
 //! Does the command-line tool do what its help and the README say? Each sub-command is run as a user runs it:
 //! exit codes 0, 1 and 2, what goes to which stream, files by content, bad input.
 
+mod ran;
+
 use mastercast::ckpt::{self, TensorData};
 use mastercast::ir::DType;
+use ran::{Ran, fed_in};
 use serde_json::Value;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 const STARTUP: &str = "startup.train.O2.fp16.sgd.pb";
 const MAIN: &str = "train.O2.fp16.sgd.pb";
@@ -19,62 +20,9 @@ fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/orders")
 }
 
-struct Ran {
-    code: i32,
-    out: Vec<u8>,
-    err: String,
-}
-
-impl Ran {
-    fn text(&self) -> &str {
-        std::str::from_utf8(&self.out).expect("text on standard output")
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_slice(&self.out).expect("JSON on standard output")
-    }
-
-    #[track_caller]
-    fn exits(self, code: i32) -> Ran {
-        assert_eq!(self.code, code, "\n{}\n{}", String::from_utf8_lossy(&self.out), self.err);
-        self
-    }
-
-    /// That standard error has each text.
-    #[track_caller]
-    fn says(self, texts: &[&str]) -> Ran {
-        for text in texts {
-            assert!(self.err.contains(text), "no `{text}` in\n{}", self.err);
-        }
-        self
-    }
-
-    /// That standard error lacks each text.
-    #[track_caller]
-    fn silent_on(self, texts: &[&str]) -> Ran {
-        for text in texts {
-            assert!(!self.err.contains(text), "`{text}` in\n{}", self.err);
-        }
-        self
-    }
-}
-
 /// Runs the tool where the test data are, with this standard input.
 fn fed(stdin: &[u8], args: &[&str]) -> Ran {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mastercast"))
-        .args(args)
-        .current_dir(data())
-        .env_remove("NO_COLOR")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the tool starts");
-    // A tool that does not read its input closes the pipe.
-    let _ = child.stdin.take().expect("piped").write_all(stdin);
-    let done = child.wait_with_output().expect("the tool ends");
-    let err = String::from_utf8(done.stderr).expect("text on standard error");
-    Ran { code: done.status.code().expect("an exit code"), out: done.stdout, err }
+    fed_in(&data(), stdin, args)
 }
 
 fn run(args: &[&str]) -> Ran {
@@ -567,7 +515,7 @@ fn devices_pipes_and_links_are_told_from_files() {
     let (_dir, dir) = temp();
     // What is written to a pipe arrives there; no file takes its place.
     let pipe = format!("{dir}/pipe");
-    assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|s| s.success()));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().is_ok_and(|s| s.success()));
     let reader = std::thread::spawn({
         let pipe = pipe.clone();
         move || std::fs::read(pipe).unwrap()

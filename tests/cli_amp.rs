@@ -1,23 +1,17 @@
 //! Does `mastercast amp` do what its help says, and refuse bad input without writing anything?
 
+mod ran;
+
+use ran::{Ran, fed_in};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
 
 fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
 fn run(args: &[&str]) -> Ran {
-    let done = Command::new(env!("CARGO_BIN_EXE_mastercast")).args(args).current_dir(data()).output().expect("it runs");
-    let text = |b: Vec<u8>| String::from_utf8(b).expect("text");
-    Ran { code: done.status.code().expect("an exit code"), out: text(done.stdout), err: text(done.stderr) }
+    fed_in(&data(), b"", args)
 }
 
 #[track_caller]
@@ -25,7 +19,7 @@ fn fails(args: &[&str], code: i32, says: &str) {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let ran = run(&[&["amp", "--out", out.to_str().unwrap()], args].concat());
-    assert_eq!(ran.code, code, "{}\n{}", ran.out, ran.err);
+    assert_eq!(ran.code, code, "{}\n{}", ran.text(), ran.err);
     assert!(ran.err.contains(says), "no `{says}` in {}", ran.err);
     assert!(!out.exists(), "something was written");
 }
@@ -38,19 +32,23 @@ fn a_forward_program_is_rewritten_and_reported() {
     let out = dir.path().to_str().unwrap();
     let ran = run(&["amp", "--main", MLP, "--level", "O2", "--dtype", "bfloat16", "--forward", "--out", out]);
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(ran.out.starts_with("O2, bf16: ") && ran.out.contains("4 of 4 parameters narrowed"), "{}", ran.out);
+    assert!(
+        ran.text().starts_with("O2, bf16: ") && ran.text().contains("4 of 4 parameters narrowed"),
+        "{}",
+        ran.text()
+    );
     let report: Value = serde_json::from_slice(&std::fs::read(dir.path().join("report.json")).unwrap()).unwrap();
     assert_eq!(report["low"], serde_json::json!(["fc_0.b_0", "fc_0.w_0", "fc_1.b_0", "fc_1.w_0"]));
     let returned = report["returned"].as_array().unwrap();
     assert!(returned.contains(&"x".into()) && returned.is_sorted_by_key(|v| v.as_str().unwrap().to_owned()));
     assert_eq!(report["changed"], true);
     let shown = run(&["show", &format!("{out}/main.pb")]);
-    assert!(shown.out.contains("param fc_0.w_0 : bf16[8, 16]"), "{}", shown.out);
+    assert!(shown.text().contains("param fc_0.w_0 : bf16[8, 16]"), "{}", shown.text());
 
     // The result is of mixed precision already: said, and no change.
     let main = format!("{out}/main.pb");
     let again = run(&["amp", "--main", &main, "--out", &format!("{out}/again")]);
-    assert!(again.code == 0 && again.out.contains("already") && again.out.contains("nothing is rewritten"));
+    assert!(again.code == 0 && again.text().contains("already") && again.text().contains("nothing is rewritten"));
     assert_eq!(std::fs::read(&main).unwrap(), std::fs::read(format!("{out}/again/main.pb")).unwrap());
 }
 
@@ -61,7 +59,7 @@ fn a_variable_is_explained() {
     for text in
         ["kept: the level narrows no parameter", "made by an inserted cast", "gray", "`fc_0.tmp_0` comes from mul"]
     {
-        assert!(ran.out.contains(text), "no `{text}` in {}", ran.out);
+        assert!(ran.text().contains(text), "no `{text}` in {}", ran.text());
     }
     assert_eq!(run(&["amp", "--main", MLP, "--why", "nobody"]).code, 2);
 }
@@ -93,13 +91,13 @@ fn programs_of_text_can_be_wrong_too() {
     let wide = file("wide", "var x : f64[2] persistable\nvar y : f64[2]\n(Out: y) = relu(X: x)");
     let out = dir.path().join("out");
     let ran = run(&["amp", "--main", &wide, "--level", "O2", "--out", out.to_str().unwrap()]);
-    assert!(ran.code == 0 && ran.out.contains("float64 alone (2 variables)"), "{} {}", ran.out, ran.err);
+    assert!(ran.code == 0 && ran.text().contains("float64 alone (2 variables)"), "{} {}", ran.text(), ran.err);
 }
 
 #[test]
 fn lists_and_profiles_are_data() {
     let ran = run(&["passes", "--lists", "--level", "O2", "--dtype", "bfloat16", "--black", "relu"]);
-    let lists: Value = serde_json::from_str(&ran.out).unwrap();
+    let lists: Value = serde_json::from_str(ran.text()).unwrap();
     let has = |list: &str, kind: &str| lists["effective"][list].as_array().unwrap().contains(&kind.into());
     assert!(has("black", "lookup_table_v2") && !has("black", "softmax") && has("black", "relu"));
     assert!(has("unsupported", "relu") && has("white", "matmul_v2") && !has("white", "resnet_unit"));
@@ -111,7 +109,7 @@ fn lists_and_profiles_are_data() {
     let text = "name = \"npu\"\nsource = \"a test\"\nkinds = [\"mul\"]\nno_float16 = [\"elementwise_add\", \"relu\"]\nno_bfloat16 = []\n";
     std::fs::write(&toml, text).unwrap();
     let ran = run(&["amp", "--main", MLP, "--level", "O2", "--device", toml.to_str().unwrap(), "--why", "fc_0.tmp_1"]);
-    assert!(ran.out.contains("no kernel of the type"), "{} {}", ran.out, ran.err);
+    assert!(ran.text().contains("no kernel of the type"), "{} {}", ran.text(), ran.err);
 }
 
 const STARTUP: &str = "mlp/startup.train.fp32.pb";

@@ -1,10 +1,12 @@
 //! Does `mastercast ckpt` do what its help says? Each sub-command as a user runs it: exit codes, text and JSON.
 
+mod ran;
+
 use mastercast::ckpt::{self, Checkpoint, TensorData};
 use mastercast::ir::DType;
+use ran::{Ran, fed_in};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -14,44 +16,8 @@ fn path(name: &str) -> String {
     data(name).display().to_string()
 }
 
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-impl Ran {
-    #[track_caller]
-    fn exits(self, code: i32) -> Ran {
-        assert_eq!(self.code, code, "\n{}\n{}", self.out, self.err);
-        self
-    }
-
-    #[track_caller]
-    fn prints(self, texts: &[&str]) -> Ran {
-        for text in texts {
-            assert!(self.out.contains(text), "no `{text}` in\n{}", self.out);
-        }
-        self
-    }
-
-    #[track_caller]
-    fn says(self, texts: &[&str]) -> Ran {
-        for text in texts {
-            assert!(self.err.contains(text), "no `{text}` in\n{}", self.err);
-        }
-        self
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.out).expect("JSON on standard output")
-    }
-}
-
 fn ckpt_cmd(args: &[&str]) -> Ran {
-    let out = Command::new(env!("CARGO_BIN_EXE_mastercast")).arg("ckpt").args(args).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Ran { code: out.status.code().unwrap(), out: text(out.stdout), err: text(out.stderr) }
+    fed_in(Path::new(env!("CARGO_MANIFEST_DIR")), b"", &[&["ckpt"], args].concat())
 }
 
 const PDPARAMS: &str = "ckpt/optimizer/Adam.master.float16.pdparams";

@@ -460,13 +460,7 @@ impl<'a> Exec<'a> {
             Effect::Init => {
                 let known = init_dtype(op).map_or(Known::Unknown, Known::Is);
                 for (i, name) in op.output_args().enumerate() {
-                    match State::opaque_of(known) {
-                        Some(state) => self.put(op, name, state, observer),
-                        None => {
-                            let v = self.values.fresh(Value::Init(op.id, i as u32), known);
-                            self.set(op, name, v, observer);
-                        }
-                    }
+                    self.set_opaque(op, name, i as u32, known, observer);
                 }
             }
             Effect::Opaque => self.all_opaque(op, observer),

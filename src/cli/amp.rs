@@ -162,21 +162,8 @@ impl TrainArgs {
             }
             loss_scaling.init = scale;
         }
-        let Precision { level, dtype, promote, guard, device, white, black, black_vars, lists } = precision;
-        Ok(TrainPrecision {
-            level,
-            dtype,
-            promote,
-            guard,
-            device,
-            white,
-            black,
-            black_vars,
-            lists,
-            master_weight: !self.no_master_weight,
-            master_grad: self.master_grad,
-            loss_scaling,
-        })
+        let (master_weight, master_grad) = (!self.no_master_weight, self.master_grad);
+        Ok(TrainPrecision { master_weight, master_grad, loss_scaling, ..precision.into() })
     }
 }
 

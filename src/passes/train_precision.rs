@@ -77,7 +77,14 @@ pub struct TrainPrecision {
 
 impl Default for TrainPrecision {
     fn default() -> Self {
-        let Precision { level, dtype, promote, guard, device, white, black, black_vars, lists } = Precision::default();
+        Precision::default().into()
+    }
+}
+
+/// These options for the forward part, and the defaults of the rest: masters, no master gradients.
+impl From<Precision> for TrainPrecision {
+    fn from(forward: Precision) -> Self {
+        let Precision { level, dtype, promote, guard, device, white, black, black_vars, lists } = forward;
         let (master_weight, master_grad, loss_scaling) = (true, false, LossScaling::default());
         TrainPrecision {
             level,

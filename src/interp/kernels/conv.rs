@@ -120,10 +120,25 @@ impl Conv {
         self.c == 1 && self.m == 1
     }
 
+    /// Room for an image as a matrix; none where there is no matrix, or the image is its own.
+    fn matrix<T: Real>(&self) -> Vec<T> {
+        let (_, _, taps, positions) = self.sizes();
+        vec![T::ZERO; if self.pointwise() || self.depthwise() { 0 } else { taps * positions }]
+    }
+
+    /// The image as a matrix, in the room that [`Conv::matrix`] gave.
+    fn columns<'m, T: Real>(&self, image: &'m [T], matrix: &'m mut [T]) -> &'m [T] {
+        if self.pointwise() {
+            return image;
+        }
+        self.unfold(image, matrix);
+        matrix
+    }
+
     fn forward<T: Real>(&self, x: &[T], filter: &[T]) -> Vec<T> {
         let (ins, outs, taps, positions) = self.sizes();
         let mut out = vec![T::ZERO; self.batch * self.groups * outs];
-        let mut matrix = vec![T::ZERO; if self.pointwise() || self.depthwise() { 0 } else { taps * positions }];
+        let mut matrix = self.matrix();
         for (i, out) in out.chunks_exact_mut(outs.max(1)).enumerate() {
             let x = &x[i * ins..(i + 1) * ins];
             let f = &filter[i % self.groups * self.m * taps..][..self.m * taps];
@@ -135,13 +150,7 @@ impl Conv {
                 });
                 continue;
             }
-            let m = match self.pointwise() {
-                true => x,
-                false => {
-                    self.unfold(x, &mut matrix);
-                    &matrix[..]
-                }
-            };
+            let m = self.columns(x, &mut matrix);
             T::gemm(Mat::new(f, self.m, taps), Mat::new(m, taps, positions), out);
         }
         out
@@ -151,7 +160,7 @@ impl Conv {
     fn filter_grad<T: Real>(&self, x: &[T], g: &[T], len: usize) -> Vec<T> {
         let (ins, outs, taps, positions) = self.sizes();
         let mut df = vec![T::ZERO; len];
-        let mut matrix = vec![T::ZERO; if self.pointwise() || self.depthwise() { 0 } else { taps * positions }];
+        let mut matrix = self.matrix();
         for i in 0..self.batch * self.groups {
             let (x, g) = (&x[i * ins..(i + 1) * ins], &g[i * outs..(i + 1) * outs]);
             let df = &mut df[i % self.groups * self.m * taps..][..self.m * taps];
@@ -164,13 +173,7 @@ impl Conv {
                 });
                 continue;
             }
-            let m = match self.pointwise() {
-                true => x,
-                false => {
-                    self.unfold(x, &mut matrix);
-                    &matrix[..]
-                }
-            };
+            let m = self.columns(x, &mut matrix);
             T::gemm(Mat::new(g, self.m, positions), Mat::new(m, taps, positions).t(), df);
         }
         df
@@ -180,7 +183,7 @@ impl Conv {
     fn input_grad<T: Real>(&self, filter: &[T], g: &[T]) -> Vec<T> {
         let (ins, outs, taps, positions) = self.sizes();
         let mut dx = vec![T::ZERO; self.batch * self.groups * ins];
-        let mut matrix = vec![T::ZERO; if self.pointwise() || self.depthwise() { 0 } else { taps * positions }];
+        let mut matrix = self.matrix();
         for (i, dx) in dx.chunks_exact_mut(ins.max(1)).enumerate() {
             let g = &g[i * outs..(i + 1) * outs];
             let f = &filter[i % self.groups * self.m * taps..][..self.m * taps];
