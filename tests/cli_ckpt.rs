@@ -198,3 +198,30 @@ fn plan_and_load_put_real_state_dicts_into_a_program() {
         .prints(&["masters are required"]);
     ckpt_cmd(&["plan", "--main", &job, &a, "--map", "bad"]).exits(2).says(&["rule 1"]);
 }
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (path(PDPARAMS), dir.path().join("out").display().to_string());
+    for ranks in ["0", "4000000000"] {
+        ckpt_cmd(&["convert", &from, &to, "--to-format", "dist3", "--ranks", ranks]).exits(2).says(&["--ranks"]);
+    }
+    // A directory of streams with such a file would be taken for a distributed checkpoint.
+    let rule = "0.weight = 0.metadata";
+    ckpt_cmd(&["convert", &from, &to, "--to-format", "streams", "--map", rule]).exits(2).says(&["`0.metadata`"]);
+    for to_name in ["$2", "${2}", "a$$$2"] {
+        let rule = format!("regex (.*) = {to_name}");
+        ckpt_cmd(&["convert", &from, &to, "--to-format", "safetensors", "--map", &rule])
+            .exits(2)
+            .says(&["`$2` in", "has 1 groups"]);
+    }
+    assert!(!Path::new(&to).exists(), "nothing is written");
+    ckpt_cmd(&["convert", &from, &to, "--to-format", "safetensors", "--map", "regex (.*)t = $$$1"]).exits(0);
+}
+
+#[test]
+fn a_tensor_is_shown_under_the_other_name_of_its_file() {
+    let [by_key, by_alias] =
+        ["0.weight", "linear_0.w_0"].map(|name| ckpt_cmd(&["show", &path(PDPARAMS), name]).exits(0));
+    assert_eq!(by_key.text(), by_alias.text().replace("linear_0.w_0", "0.weight"));
+}

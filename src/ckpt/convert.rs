@@ -88,6 +88,10 @@ fn check_name(name: &str) -> Result<(), CkptError> {
     if name.len() > MAX_NAME {
         return Err(CkptError::bad_name(name, "is too long"));
     }
+    // A directory that has such a file is taken for a distributed checkpoint.
+    if name.strip_suffix(".metadata").is_some_and(|id| !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit())) {
+        return Err(CkptError::bad_name(name, "is the name of a distributed checkpoint's metadata"));
+    }
     if name.contains(['\0', '\\', ':']) {
         return Err(CkptError::bad_name(name, "has a NUL, a backslash or a colon, which is no file name everywhere"));
     }

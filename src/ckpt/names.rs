@@ -288,6 +288,25 @@ pub struct RuleError {
     pub what: String,
 }
 
+/// The numbered groups that a replacement speaks of: `$1`, `${1}`; `$$` is a dollar.
+fn groups(replacement: &str) -> impl Iterator<Item = usize> + '_ {
+    let mut rest = replacement;
+    std::iter::from_fn(move || {
+        loop {
+            rest = &rest[rest.find('$')? + 1..];
+            if let Some(after) = rest.strip_prefix('$') {
+                rest = after;
+                continue;
+            }
+            let word = rest.strip_prefix('{').unwrap_or(rest);
+            let end = word.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(word.len());
+            if let Ok(group) = word[..end].parse() {
+                return Some(group);
+            }
+        }
+    })
+}
+
 impl Rules {
     /// Reads rules, one a line.
     pub fn parse(text: &str) -> Result<Rules, RuleError> {
@@ -320,6 +339,9 @@ impl Rules {
             }
         } else if let Some(from) = from.strip_prefix("regex ") {
             let regex = regex_lite::Regex::new(from.trim()).map_err(|e| e.to_string())?;
+            if let Some(group) = groups(to).find(|&g| g >= regex.captures_len()) {
+                return Err(format!("`${group}` in `{to}`: the pattern has {} groups", regex.captures_len() - 1));
+            }
             Rule::Regex(Arc::new(regex), to.to_owned())
         } else {
             Rule::Exact(from.to_owned(), to.to_owned())

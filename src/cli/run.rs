@@ -56,7 +56,7 @@ pub struct Run {
     /// Seed of the random initialisers
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Ops that a run may execute
+    /// Ops that startup, or one step of main, may execute
     #[arg(long, default_value_t = 100_000_000)]
     fuel: u64,
     /// Bytes that variables may hold at once
@@ -69,7 +69,8 @@ pub struct Run {
     /// each step; stop at the first that differs (exit status 1)
     #[arg(long)]
     check_coherence: bool,
-    /// Stop at the first op that writes a NaN
+    /// Stop at the first op that writes a NaN (exit status 2); with dynamic loss scaling a first step that
+    /// overflows is normal
     #[arg(long)]
     check_nan: bool,
     /// Print time and bytes by op kind, startup included

@@ -44,9 +44,12 @@ pub struct Convert {
     #[arg(long, value_name = "RULE")]
     map: Vec<String>,
     /// Distributed: split each tensor's first dimension over this many ranks
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_RANKS))]
     ranks: u64,
 }
+
+/// Each rank is a file.
+const MAX_RANKS: u64 = 4096;
 
 impl Convert {
     pub fn run(self, ui: Ui) -> Outcome {

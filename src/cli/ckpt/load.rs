@@ -6,7 +6,7 @@ use super::super::{FINDINGS, Failure, Format, Outcome, Programs, Ui, print_out, 
 use super::{Bar, is_json, open, print_json, size};
 use clap::{Args, ValueEnum};
 use mastercast::ckpt::names::{Rules, Why};
-use mastercast::ckpt::plan::{OnConflict, Policy, Which};
+use mastercast::ckpt::plan::{OnConflict, Policy, Problem, Which};
 use mastercast::ckpt::{self, Checkpoint, TensorData};
 use mastercast::interp::Scope;
 use mastercast::ir::Program;
@@ -175,6 +175,12 @@ fn shown(ui: Ui, report: &LoadReport) -> String {
     list("left alone", report.left.clone());
     let (n, s) = (report.loaded.len(), if report.loaded.len() == 1 { "" } else { "s" });
     text += &format!("{n} cell{s} from {}\n", size(report.bytes));
+    if report.problems.iter().any(|p| matches!(p, Problem::Missing { .. })) {
+        text += "help: --allow-missing lets such cells keep their values; --which params loads parameters alone, and their masters follow\n";
+    }
+    if report.problems.iter().any(|p| matches!(p, Problem::Unexpected { .. })) {
+        text += "help: --allow-unexpected leaves such keys alone; --map renames keys\n";
+    }
     text
 }
 

@@ -102,7 +102,8 @@ impl Show {
         let ckpt = open(&self.checkpoint)?;
         let (mut text, mut all) = (String::new(), Vec::new());
         for name in &self.names {
-            let i = ckpt.find(name).ok_or_else(|| {
+            let alias = || (0..ckpt.entries().len()).find(|&i| ckpt.alias(i) == Some(name));
+            let i = ckpt.find(name).or_else(alias).ok_or_else(|| {
                 let failure = Failure::new(format!("{} has no tensor `{name}`", self.checkpoint.display()));
                 failure.help("`mastercast ckpt ls` lists the names")
             })?;
